@@ -1,0 +1,1 @@
+//! Relaying a request.

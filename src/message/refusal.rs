@@ -1,0 +1,67 @@
+//! A refusal says who is to blame, what the client may read, and what only the log may know.
+
+use crate::kubeapi::Status;
+
+/// Who is to blame for a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blame {
+    /// The request was wrong, or its sender may not.
+    Client,
+    /// We could not, or would not just now.
+    Gateway,
+    /// What stands behind us failed.
+    Backend,
+}
+
+impl Blame {
+    /// The word of it in access records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Blame::Client => "client",
+            Blame::Gateway => "gateway",
+            Blame::Backend => "backend",
+        }
+    }
+}
+
+/// A request that is answered with a [`Status`] instead of being relayed.
+///
+/// Boxed inside so that the happy path carries one pointer.
+#[derive(Debug)]
+pub struct Refusal(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    blame: Blame,
+    status: Status,
+    cause: String,
+}
+
+impl Refusal {
+    /// A refusal the client reads as `status`.
+    pub fn new(blame: Blame, status: Status) -> Refusal {
+        Refusal(Box::new(Inner { blame, status, cause: String::new() }))
+    }
+
+    /// Adds the private cause, which goes to the log and the access record and never to the client.
+    #[must_use]
+    pub fn because(mut self, cause: impl std::fmt::Display) -> Refusal {
+        self.0.cause = cause.to_string();
+        self
+    }
+
+    /// Who is to blame.
+    pub fn blame(&self) -> Blame {
+        self.0.blame
+    }
+
+    /// What the client reads.
+    pub fn status(&self) -> &Status {
+        &self.0.status
+    }
+
+    /// What only the log may know; empty when there is nothing more to say.
+    pub fn cause(&self) -> &str {
+        &self.0.cause
+    }
+}

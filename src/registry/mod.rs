@@ -1,0 +1,1 @@
+//! Which APIServices, Services and endpoints exist.

@@ -1,0 +1,1 @@
+//! From a permit and a path to a target.

@@ -1,0 +1,1 @@
+//! Who we are and whom we trust.
