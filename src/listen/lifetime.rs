@@ -1,0 +1,295 @@
+//! How long a connection may live: idle, slow with its header, or told to go.
+//!
+//! One sweep a second over a worker's connections stands in for timers of their own, so that an idle
+//! watch pays for none.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::task::AtomicWaker;
+
+use super::Limits;
+
+/// What one connection does, written by its own task and by the sweep of the same thread.
+///
+/// Atomics only because hyper wants the stream of an upgradeable connection to be `Send`.
+pub(super) struct Lifetime {
+    epoch: Instant,
+    pub(super) remote: SocketAddr,
+    pub(super) http2: bool,
+    active: AtomicU32,
+    served: AtomicU64,
+    /// Milliseconds since `epoch` at which the connection fell idle.
+    idle_since: AtomicU64,
+    /// Milliseconds since `epoch` plus one at which the first byte of a header came; 0 when none waits.
+    first_byte: AtomicU64,
+    end: AtomicU8,
+    upgraded: AtomicBool,
+    waker: AtomicWaker,
+}
+
+/// How a connection was told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// It was not.
+    No = 0,
+    /// GOAWAY or `Connection: close`, then finish what runs.
+    Gracefully = 1,
+    /// At once.
+    Now = 2,
+}
+
+impl Lifetime {
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_millis() as u64
+    }
+
+    /// Bytes came in; they begin a header when no request runs (HTTP/1.1 only).
+    pub(super) fn bytes_came(&self) {
+        if !self.http2
+            && self.active.load(Ordering::Relaxed) == 0
+            && self.first_byte.load(Ordering::Relaxed) == 0
+            && !self.upgraded.load(Ordering::Relaxed)
+        {
+            self.first_byte.store(self.now() + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// A request begins; it ends when the guard is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> Active {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        self.served.fetch_add(1, Ordering::Relaxed);
+        self.first_byte.store(0, Ordering::Relaxed);
+        Active(self.clone())
+    }
+
+    /// The connection is a tunnel now; its own rules apply.
+    pub(super) fn upgraded(&self) {
+        self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    /// Tells the connection to end; a milder word after a harder one is ignored.
+    pub(super) fn tell(&self, end: End) {
+        if self.end.fetch_max(end as u8, Ordering::Relaxed) < end as u8 {
+            self.waker.wake();
+        }
+    }
+
+    /// What the connection was told; call [`Lifetime::register`] first.
+    pub(super) fn told(&self) -> End {
+        match self.end.load(Ordering::Relaxed) {
+            0 => End::No,
+            1 => End::Gracefully,
+            _ => End::Now,
+        }
+    }
+
+    pub(super) fn register(&self, waker: &std::task::Waker) {
+        self.waker.register(waker);
+    }
+
+    fn verdict(&self, limits: &Limits) -> End {
+        if self.upgraded.load(Ordering::Relaxed) || self.active.load(Ordering::Relaxed) > 0 {
+            return End::No;
+        }
+        let now = self.now();
+        let past = |since: u64, limit: Duration| now.saturating_sub(since) > limit.as_millis() as u64;
+        let first_byte = self.first_byte.load(Ordering::Relaxed);
+        if first_byte > 0 && past(first_byte - 1, limits.read_header_timeout) {
+            return End::Now;
+        }
+        let idle = self.idle_since.load(Ordering::Relaxed);
+        if past(idle, limits.idle_timeout + Duration::from_secs(10)) {
+            return End::Now;
+        }
+        if past(idle, limits.idle_timeout) {
+            return End::Gracefully;
+        }
+        End::No
+    }
+}
+
+/// A request that runs on a connection.
+pub(super) struct Active(pub(super) Arc<Lifetime>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if self.0.active.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.idle_since.store(self.0.now(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// All connections of one worker.
+#[derive(Clone)]
+pub struct Connections(Rc<Shared>);
+
+struct Shared {
+    epoch: Instant,
+    open: RefCell<Vec<Arc<Lifetime>>>,
+}
+
+/// One line of `/debug/connections`.
+#[derive(Clone, Debug, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConnectionReport {
+    /// The client's address.
+    pub remote: String,
+    /// `HTTP/1.1` or `HTTP/2.0`.
+    pub protocol: &'static str,
+    /// Requests that run now.
+    pub active: u32,
+    /// Requests since the connection opened.
+    pub served: u64,
+    /// Whether it has become a tunnel.
+    pub upgraded: bool,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Connections(Rc::new(Shared { epoch: Instant::now(), open: RefCell::default() }))
+    }
+}
+
+impl Connections {
+    pub(super) fn open(&self, remote: SocketAddr, http2: bool) -> Listed {
+        let lifetime = Arc::new(Lifetime {
+            epoch: self.0.epoch,
+            remote,
+            http2,
+            active: AtomicU32::new(0),
+            served: AtomicU64::new(0),
+            idle_since: AtomicU64::new(self.0.epoch.elapsed().as_millis() as u64),
+            first_byte: AtomicU64::new(0),
+            end: AtomicU8::new(End::No as u8),
+            upgraded: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        });
+        self.0.open.borrow_mut().push(lifetime.clone());
+        Listed { lifetime, connections: self.clone() }
+    }
+
+    /// Ends connections that are idle or slow beyond `limits`. Call it about once a second.
+    pub fn sweep(&self, limits: &Limits) {
+        for lifetime in self.0.open.borrow().iter() {
+            let verdict = lifetime.verdict(limits);
+            if verdict > End::No {
+                lifetime.tell(verdict);
+            }
+        }
+    }
+
+    /// Tells every connection to finish what it does: GOAWAY, or `Connection: close`.
+    pub fn finish(&self) {
+        self.0.open.borrow().iter().for_each(|lifetime| lifetime.tell(End::Gracefully));
+    }
+
+    /// Cuts every connection.
+    pub fn cut(&self) {
+        self.0.open.borrow().iter().for_each(|lifetime| lifetime.tell(End::Now));
+    }
+
+    /// How many are open.
+    pub fn len(&self) -> usize {
+        self.0.open.borrow().len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What each connection does.
+    pub fn report(&self) -> Vec<ConnectionReport> {
+        let line = |lifetime: &Arc<Lifetime>| ConnectionReport {
+            remote: lifetime.remote.to_string(),
+            protocol: if lifetime.http2 { "HTTP/2.0" } else { "HTTP/1.1" },
+            active: lifetime.active.load(Ordering::Relaxed),
+            served: lifetime.served.load(Ordering::Relaxed),
+            upgraded: lifetime.upgraded.load(Ordering::Relaxed),
+        };
+        self.0.open.borrow().iter().map(line).collect()
+    }
+}
+
+/// A connection's place among [`Connections`]; it leaves when dropped.
+pub(super) struct Listed {
+    pub(super) lifetime: Arc<Lifetime>,
+    connections: Connections,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        let mut open = self.connections.0.open.borrow_mut();
+        if let Some(at) = open.iter().position(|lifetime| Arc::ptr_eq(lifetime, &self.lifetime)) {
+            open.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(http2: bool) -> (Connections, Listed) {
+        let connections = Connections::default();
+        let listed = connections.open("127.0.0.1:1".parse().unwrap(), http2);
+        (connections, listed)
+    }
+
+    fn limits(idle: u64, header: u64) -> Limits {
+        Limits {
+            idle_timeout: Duration::from_millis(idle),
+            read_header_timeout: Duration::from_millis(header),
+            ..Limits::default()
+        }
+    }
+
+    fn later(listed: &Listed, milliseconds: u64) {
+        // Moves the connection's past back instead of waiting.
+        let l = &listed.lifetime;
+        l.idle_since.store(0, Ordering::Relaxed);
+        if l.first_byte.load(Ordering::Relaxed) > 0 {
+            l.first_byte.store(1, Ordering::Relaxed);
+        }
+        while l.now() <= milliseconds {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[test]
+    fn an_idle_connection_is_told_to_go_but_one_with_a_request_is_not() {
+        let (connections, listed) = listed(true);
+        let active = listed.lifetime.begin();
+        later(&listed, 2);
+        connections.sweep(&limits(1, 1000));
+        assert_eq!(listed.lifetime.told(), End::No);
+        drop(active);
+        later(&listed, 4);
+        connections.sweep(&limits(1, 1000));
+        assert_eq!(listed.lifetime.told(), End::Gracefully);
+    }
+
+    #[test]
+    fn a_slow_header_is_cut_and_counts_from_its_first_byte() {
+        let (connections, listed) = listed(false);
+        connections.sweep(&limits(60_000, 0));
+        assert_eq!(listed.lifetime.told(), End::No);
+        listed.lifetime.bytes_came();
+        later(&listed, 5);
+        connections.sweep(&limits(60_000, 1));
+        assert_eq!(listed.lifetime.told(), End::Now);
+    }
+
+    #[test]
+    fn a_closed_connection_leaves_the_list() {
+        let (connections, listed) = listed(false);
+        assert_eq!(connections.len(), 1);
+        drop(listed);
+        assert!(connections.is_empty());
+    }
+}

@@ -1,0 +1,287 @@
+//! One connection, from its first byte to its last.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls_pki_types::CertificateDer;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+use super::cork::Cork;
+use super::lifetime::{Active, Connections, End, Lifetime, Listed};
+use super::{Incoming, Limits};
+use crate::message::{Body, BodyError};
+
+/// What TLS and the socket say of a client.
+pub struct Accepted {
+    /// The client's address.
+    pub remote: SocketAddr,
+    /// Our end of the connection.
+    pub local: Option<SocketAddr>,
+    /// The client's certificate chain, leaf first; possession of the key is proved, nothing else is judged.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// What ALPN chose.
+    pub protocol: Protocol,
+}
+
+/// The HTTP version of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 (or 1.0).
+    Http1,
+    /// HTTP/2.
+    Http2,
+}
+
+/// Answers requests of one connection.
+pub trait Handler {
+    /// Answers one request. The future is boxed so that hyper keeps little for an open watch.
+    fn handle(self: Rc<Self>, request: Request<hyper::body::Incoming>)
+    -> Pin<Box<dyn Future<Output = Response<Body>>>>;
+}
+
+/// Meets connections; one a worker.
+pub trait Service {
+    /// What answers the requests of one connection.
+    type Connection: Handler + 'static;
+
+    /// A connection whose handshake is done.
+    fn connection(&self, accepted: Accepted) -> Rc<Self::Connection>;
+
+    /// A handshake failed or took too long.
+    fn handshake_failed(&self, remote: SocketAddr, error: &io::Error);
+}
+
+/// Serves `incoming` until it ends, by the client's will, by ours or by `limits`.
+pub async fn serve<S: Service>(
+    incoming: Incoming,
+    tls: Arc<rustls::ServerConfig>,
+    service: Rc<S>,
+    limits: Rc<Limits>,
+    connections: Connections,
+) {
+    let Incoming { socket, remote, place: _place } = incoming;
+    // The handshake's state is large and soon gone: boxed, it is not part of what an idle watch costs.
+    let handshake = Box::pin(async {
+        let socket = TcpStream::from_std(socket)?;
+        TlsAcceptor::from(tls).accept(socket).await
+    });
+    let stream = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return service.handshake_failed(remote, &error),
+        Err(_) => return service.handshake_failed(remote, &io::ErrorKind::TimedOut.into()),
+    };
+    let (socket, session) = stream.get_ref();
+    let http2 = session.alpn_protocol() == Some(b"h2");
+    let accepted = Accepted {
+        remote,
+        local: socket.local_addr().ok(),
+        chain: session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+        protocol: if http2 { Protocol::Http2 } else { Protocol::Http1 },
+    };
+    let handler = service.connection(accepted);
+    drop(service);
+    let listed = connections.open(remote, http2);
+    let stream = Observed { stream: TokioIo::new(stream), lifetime: listed.lifetime.clone() };
+    if http2 {
+        serve_http2(stream, handler, &limits, listed).await;
+    } else {
+        serve_http1(stream, handler, &limits, listed).await;
+    }
+}
+
+type TlsStream = TokioIo<tokio_rustls::server::TlsStream<TcpStream>>;
+
+async fn serve_http2<H: Handler + 'static>(
+    stream: Observed<TlsStream>,
+    handler: Rc<H>,
+    limits: &Limits,
+    listed: Listed,
+) {
+    let cork = Cork::new(stream);
+    let service = Requests { handler, lifetime: listed.lifetime.clone() };
+    let connection = hyper::server::conn::http2::Builder::new(LocalExecutor)
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.http2_max_streams)
+        .max_header_list_size(limits.max_request_header_bytes)
+        .serve_connection(cork.clone(), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut finishing = false;
+    let mut done = false;
+    poll_fn(move |cx| {
+        listed.lifetime.register(cx.waker());
+        match listed.lifetime.told() {
+            End::Now => return Poll::Ready(()),
+            End::Gracefully if !finishing => {
+                finishing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            _ => {}
+        }
+        if !done && connection.as_mut().poll(cx).is_ready() {
+            done = true;
+        }
+        match cork.drain(cx) {
+            Poll::Ready(Ok(())) if done => Poll::Ready(()),
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    })
+    .await;
+}
+
+async fn serve_http1<H: Handler + 'static>(
+    stream: Observed<TlsStream>,
+    handler: Rc<H>,
+    limits: &Limits,
+    listed: Listed,
+) {
+    let service = Requests { handler, lifetime: listed.lifetime.clone() };
+    let connection = hyper::server::conn::http1::Builder::new()
+        .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
+        .max_headers(HTTP1_MAX_HEADERS)
+        .serve_connection(stream, service)
+        .with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    let mut finishing = false;
+    poll_fn(move |cx| {
+        listed.lifetime.register(cx.waker());
+        match listed.lifetime.told() {
+            End::Now => return Poll::Ready(()),
+            End::Gracefully if !finishing => {
+                finishing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            _ => {}
+        }
+        connection.as_mut().poll(cx).map(|_| ())
+    })
+    .await;
+}
+
+/// A user of a front proxy arrives with a line for every group, so hyper's 100 lines are too few.
+const HTTP1_MAX_HEADERS: usize = 256;
+
+/// Runs hyper's tasks on this thread.
+#[derive(Clone)]
+struct LocalExecutor;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor
+where
+    F::Output: 'static,
+{
+    fn execute(&self, future: F) {
+        tokio::task::spawn_local(future);
+    }
+}
+
+/// hyper's service of one connection: every request is counted from its begin to the end of its answer.
+struct Requests<H> {
+    handler: Rc<H>,
+    lifetime: Arc<Lifetime>,
+}
+
+impl<H: Handler + 'static> hyper::service::Service<Request<hyper::body::Incoming>> for Requests<H> {
+    type Response = Response<Counted>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, request: Request<hyper::body::Incoming>) -> Answer {
+        Answer { answer: self.handler.clone().handle(request), active: Some(self.lifetime.begin()) }
+    }
+}
+
+/// The answer to a request, on its way.
+struct Answer {
+    answer: Pin<Box<dyn Future<Output = Response<Body>>>>,
+    active: Option<Active>,
+}
+
+impl Future for Answer {
+    type Output = Result<Response<Counted>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(self.answer.as_mut().poll(cx));
+        let active = self.active.take();
+        if response.status() == http::StatusCode::SWITCHING_PROTOCOLS
+            && let Some(Active(lifetime)) = &active
+        {
+            lifetime.upgraded();
+        }
+        Poll::Ready(Ok(response.map(|body| Counted { body, _active: active })))
+    }
+}
+
+/// A body that keeps its request counted until it is dropped.
+struct Counted {
+    body: Body,
+    _active: Option<Active>,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream that tells its [`Lifetime`] when bytes came.
+struct Observed<T> {
+    stream: T,
+    lifetime: Arc<Lifetime>,
+}
+
+impl<T: Read + Unpin> Read for Observed<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
+        self.lifetime.bytes_came();
+        Poll::Ready(result)
+    }
+}
+
+impl<T: Write + Unpin> Write for Observed<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
