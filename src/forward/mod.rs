@@ -1,1 +1,2 @@
 //! Relaying a request.
+mod tunnel;

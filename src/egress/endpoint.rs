@@ -1,0 +1,374 @@
+//! One endpoint of a backend, as one worker knows it: its connections and whether it answers.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::{LocalBoxFuture, Shared};
+use http::header::HOST;
+use http::uri::{Authority, Scheme};
+use http::{HeaderValue, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+
+use super::dial::{DialError, DialPhase, Protocol, Timing, dial};
+use super::http1::Idle;
+use super::http2::Multiplexed;
+use super::lease::{Lease, Pending, Stream};
+use super::pool::PoolReport;
+use super::{Resolver, Upstream};
+use crate::message::Body;
+
+/// Connections to one endpoint that one worker will open; more than this is not load but a fault.
+const MOST_CONNECTIONS: usize = 100;
+/// How long a failed endpoint waits before the next dial in the background, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// One endpoint: where requests can be sent.
+pub struct Endpoint {
+    upstream: Upstream,
+    /// The Host header and the `:authority` of requests to it: address and port, as kube-aggregator
+    /// sends. `None` only for a name no URI can carry.
+    host: Option<(HeaderValue, Authority)>,
+    resolver: Resolver,
+    /// What ALPN chose last; unknown before the first connection.
+    protocol: Cell<Option<Protocol>>,
+    idle: Idle,
+    multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
+    dialling: RefCell<Option<Dialling>>,
+    /// Why the endpoint was taken out; a background dial brings it back.
+    failure: RefCell<Option<DialError>>,
+    pub(super) pending: Cell<usize>,
+}
+
+type Dialling = Shared<LocalBoxFuture<'static, Result<Timing, DialError>>>;
+
+/// An answer's head, and the hold on the connection its body comes from.
+pub struct Sent {
+    /// The answer; its body is still to be read.
+    pub response: Response<Incoming>,
+    /// Keep it until the body has ended.
+    pub lease: Lease,
+    /// What opening a connection took, if this request waited for one.
+    pub timing: Timing,
+}
+
+/// Why a request got no answer.
+pub enum SendError {
+    /// Nothing was sent; the request is as it was.
+    NotSent {
+        /// Given back whole.
+        request: Box<Request<Body>>,
+        /// Why.
+        error: DialError,
+    },
+    /// It was sent, and the backend said it did nothing with it (REFUSED_STREAM).
+    Refused(hyper::Error),
+    /// It was sent, or a part of it, and what became of it is not known.
+    Broken(hyper::Error),
+}
+
+impl Endpoint {
+    pub(super) fn new(upstream: Upstream, resolver: Resolver) -> Rc<Endpoint> {
+        let host = upstream.destination.to_string();
+        let host = HeaderValue::from_str(&host).ok().zip(Authority::try_from(host).ok());
+        Rc::new(Endpoint {
+            upstream,
+            host,
+            resolver,
+            protocol: Cell::new(None),
+            idle: Idle::default(),
+            multiplexed: RefCell::default(),
+            dialling: RefCell::default(),
+            failure: RefCell::default(),
+            pending: Cell::new(0),
+        })
+    }
+
+    /// Where it is, and whom we trust there.
+    pub fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    /// Requests that are on their way or being answered.
+    pub fn pending(&self) -> usize {
+        self.pending.get()
+    }
+
+    /// Whether the last dial succeeded, as far as is known.
+    pub fn is_usable(&self) -> bool {
+        self.failure.borrow().is_none()
+    }
+
+    /// What ALPN chose last.
+    pub fn protocol(&self) -> Option<Protocol> {
+        self.protocol.get()
+    }
+
+    /// Sends `request` (whose URI is in origin form) and waits for the head of the answer.
+    ///
+    /// # Errors
+    /// [`SendError`] says whether the request can be sent again.
+    pub async fn send(self: &Rc<Self>, request: Request<Body>) -> Result<Sent, SendError> {
+        let pending = Pending::new(self);
+        let mut timing = Timing::default();
+        loop {
+            match self.protocol.get() {
+                Some(Protocol::Http2) => {
+                    if let Some(stream) = self.stream() {
+                        return self.send_http2(request, stream, pending, timing).await;
+                    }
+                }
+                Some(Protocol::Http1) => {
+                    let idle = self.idle.take().await;
+                    let sender = match idle {
+                        Some(sender) => sender,
+                        // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
+                        None => match Box::pin(self.open()).await {
+                            Ok(Opened::Http1(sender, took)) => {
+                                timing = took;
+                                sender
+                            }
+                            Ok(Opened::Http2(took)) => {
+                                timing = took;
+                                continue;
+                            }
+                            Err(error) => return Err(SendError::NotSent { request: Box::new(request), error }),
+                        },
+                    };
+                    return self.send_http1(request, sender, pending, timing).await;
+                }
+                None => {}
+            }
+            // Many requests may wait for one dial; all learn what became of it.
+            match self.dialling().await {
+                Ok(took) => timing = took,
+                Err(error) => return Err(SendError::NotSent { request: Box::new(request), error }),
+            }
+        }
+    }
+
+    /// Opens a connection of its own, HTTP/1.1, that an upgrade may turn into a tunnel.
+    ///
+    /// # Errors
+    /// When no connection could be opened.
+    pub async fn open_private(self: &Rc<Self>) -> Result<(http1::SendRequest<Body>, Timing), DialError> {
+        let opened = async {
+            let dialled = dial(&self.resolver, &self.upstream, true).await?;
+            let timing = dialled.timing;
+            Ok((super::http1::greet(dialled).await?, timing))
+        };
+        opened.await.inspect_err(|error| self.eject(error))
+    }
+
+    async fn send_http1(
+        self: &Rc<Self>,
+        request: Request<Body>,
+        mut sender: http1::SendRequest<Body>,
+        pending: Pending,
+        timing: Timing,
+    ) -> Result<Sent, SendError> {
+        match sender.try_send_request(self.in_origin_form(request)).await {
+            Ok(response) => Ok(Sent { response, lease: Lease::http1(self, sender, pending), timing }),
+            Err(mut failed) => Err(match failed.take_message() {
+                Some(request) => not_sent(request, &failed.into_error()),
+                None => SendError::Broken(failed.into_error()),
+            }),
+        }
+    }
+
+    async fn send_http2(
+        self: &Rc<Self>,
+        request: Request<Body>,
+        stream: Stream,
+        pending: Pending,
+        timing: Timing,
+    ) -> Result<Sent, SendError> {
+        let request = self.in_absolute_form(request);
+        let mut sender = stream.0.sender();
+        match sender.try_send_request(request).await {
+            Ok(response) => Ok(Sent { response, lease: Lease::http2(stream, pending), timing }),
+            Err(mut failed) => Err(match failed.take_message() {
+                Some(request) => {
+                    stream.0.retire();
+                    not_sent(request, &failed.into_error())
+                }
+                None => {
+                    let error = failed.into_error();
+                    if is_refused(&error) { SendError::Refused(error) } else { SendError::Broken(error) }
+                }
+            }),
+        }
+    }
+
+    /// HTTP/2 carries scheme and authority as pseudo-headers; the Host header goes.
+    fn in_absolute_form(&self, mut request: Request<Body>) -> Request<Body> {
+        request.headers_mut().remove(HOST);
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        parts.scheme = Some(Scheme::HTTPS);
+        parts.authority = self.host.as_ref().map(|(_, authority)| authority.clone());
+        *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        *request.version_mut() = Version::HTTP_2;
+        request
+    }
+
+    /// HTTP/1.1 carries a path, and a Host header.
+    pub fn in_origin_form(&self, mut request: Request<Body>) -> Request<Body> {
+        if let Some((host, _)) = &self.host {
+            request.headers_mut().insert(HOST, host.clone());
+        }
+        if request.uri().authority().is_some() {
+            let mut parts = std::mem::take(request.uri_mut()).into_parts();
+            parts.scheme = None;
+            parts.authority = None;
+            *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+        }
+        *request.version_mut() = Version::HTTP_11;
+        request
+    }
+
+    /// A stream of the connection with the most room; opens the next connection when room gets scarce.
+    fn stream(self: &Rc<Self>) -> Option<Stream> {
+        let (stream, scarce, open) = {
+            let multiplexed = self.multiplexed.borrow();
+            let best = multiplexed.iter().max_by_key(|connection| connection.free())?;
+            if best.free() == 0 {
+                return None;
+            }
+            (Stream::new(best), best.is_nearly_full(), multiplexed.len())
+        };
+        if scarce && open < MOST_CONNECTIONS && self.dialling.borrow().is_none() {
+            drop(self.dialling());
+        }
+        Some(stream)
+    }
+
+    pub(super) fn give_back(&self, sender: http1::SendRequest<Body>) {
+        self.idle.put(sender);
+    }
+
+    /// The dial that is under way, or a new one. It goes on when nobody waits for it any more.
+    fn dialling(self: &Rc<Self>) -> Dialling {
+        if let Some(dialling) = &*self.dialling.borrow() {
+            return dialling.clone();
+        }
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let endpoint = self.clone();
+        tokio::task::spawn_local(async move {
+            let opened = match endpoint.open().await {
+                Ok(Opened::Http1(connection, timing)) => {
+                    endpoint.give_back(connection);
+                    Ok(timing)
+                }
+                Ok(Opened::Http2(timing)) => Ok(timing),
+                Err(error) => Err(error),
+            };
+            endpoint.dialling.borrow_mut().take();
+            let _ = sender.send(opened);
+        });
+        let dialling = receiver
+            .map(|received| {
+                received.unwrap_or_else(|_| {
+                    let cause = "the worker is ending".to_owned();
+                    Err(DialError { phase: DialPhase::Connect, reason: "ShuttingDown", cause })
+                })
+            })
+            .boxed_local()
+            .shared();
+        *self.dialling.borrow_mut() = Some(dialling.clone());
+        dialling
+    }
+
+    async fn open(self: &Rc<Self>) -> Result<Opened, DialError> {
+        if self.multiplexed.borrow().len() >= MOST_CONNECTIONS {
+            let cause = format!("{}: {MOST_CONNECTIONS} connections are full", self.upstream.destination);
+            return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
+        }
+        let opened = async {
+            let dialled = dial(&self.resolver, &self.upstream, false).await?;
+            let timing = dialled.timing;
+            self.protocol.set(Some(dialled.protocol));
+            Ok(match dialled.protocol {
+                Protocol::Http1 => Opened::Http1(super::http1::greet(dialled).await?, timing),
+                Protocol::Http2 => {
+                    let connection = super::http2::greet(dialled).await?;
+                    self.multiplexed.borrow_mut().push(Rc::new(connection));
+                    Opened::Http2(timing)
+                }
+            })
+        };
+        let opened = opened.await;
+        match &opened {
+            Ok(_) => *self.failure.borrow_mut() = None,
+            Err(error) => self.eject(error),
+        }
+        opened
+    }
+
+    /// Takes the endpoint out until a dial in the background succeeds.
+    fn eject(self: &Rc<Self>, error: &DialError) {
+        let before = self.failure.replace(Some(error.clone()));
+        if before.is_some() {
+            return;
+        }
+        self.idle.clear();
+        let endpoint = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            let mut delay = RETRY.0;
+            loop {
+                tokio::time::sleep(delay.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+                let Some(endpoint) = endpoint.upgrade() else { return };
+                if endpoint.is_usable() || endpoint.dialling().await.is_ok() {
+                    return;
+                }
+                delay = (delay * 2).min(RETRY.1);
+            }
+        });
+    }
+
+    /// Why the endpoint is out, if it is.
+    pub fn failure(&self) -> Option<DialError> {
+        self.failure.borrow().clone()
+    }
+
+    pub(super) fn sweep(&self, now: Instant) {
+        self.idle.sweep(now);
+        self.multiplexed.borrow_mut().retain(|connection| connection.is_worth_keeping(now));
+    }
+
+    pub(super) fn report(&self) -> PoolReport {
+        let multiplexed = self.multiplexed.borrow();
+        let http1 = self.protocol.get() != Some(Protocol::Http2);
+        PoolReport {
+            destination: self.upstream.destination.clone(),
+            protocol: self.protocol.get(),
+            idle: if http1 { self.idle.len() } else { multiplexed.iter().filter(|c| c.active.get() == 0).count() },
+            busy: if http1 { self.pending.get() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },
+            pending: self.pending.get(),
+            failure: self.failure.borrow().as_ref().map(|failure| failure.reason),
+        }
+    }
+}
+
+enum Opened {
+    Http1(http1::SendRequest<Body>, Timing),
+    Http2(Timing),
+}
+
+fn not_sent(request: Request<Body>, error: &hyper::Error) -> SendError {
+    let cause = format!("the connection closed before the request was sent: {error}");
+    let error = DialError { phase: DialPhase::Http, reason: "ConnectionClosed", cause };
+    SendError::NotSent { request: Box::new(request), error }
+}
+
+fn is_refused(error: &hyper::Error) -> bool {
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        if let Some(h2) = error.downcast_ref::<h2::Error>() {
+            return h2.is_remote() && h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
+        }
+        source = error.source();
+    }
+    false
+}

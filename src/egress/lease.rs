@@ -1,0 +1,86 @@
+//! Begin implies end: what a request holds of a connection until its answer's last byte.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use hyper::client::conn::http1::SendRequest;
+
+use super::endpoint::Endpoint;
+use super::http2::Multiplexed;
+use crate::message::Body;
+
+/// The hold of one request on its endpoint and connection.
+///
+/// Dropping it early is safe: an HTTP/1.1 connection whose answer was not read to the end is closed, a
+/// stream of an HTTP/2 connection is reset.
+pub struct Lease {
+    connection: Held,
+    _pending: Pending,
+}
+
+enum Held {
+    Http1 { endpoint: Rc<Endpoint>, sender: SendRequest<Body> },
+    Http2 { stream: Stream },
+    Returned,
+}
+
+/// Counts one request against its endpoint, for balancing.
+pub(super) struct Pending(Rc<Endpoint>);
+
+impl Pending {
+    pub(super) fn new(endpoint: &Rc<Endpoint>) -> Pending {
+        endpoint.pending.set(endpoint.pending.get() + 1);
+        Pending(endpoint.clone())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.set(self.0.pending.get() - 1);
+    }
+}
+
+/// Counts one stream of an HTTP/2 connection.
+pub(super) struct Stream(pub(super) Rc<Multiplexed>);
+
+impl Stream {
+    pub(super) fn new(connection: &Rc<Multiplexed>) -> Stream {
+        step(&connection.active, 1);
+        Stream(connection.clone())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        step(&self.0.active, -1);
+        self.0.touch();
+    }
+}
+
+fn step(count: &Cell<usize>, by: isize) {
+    count.set(count.get().saturating_add_signed(by));
+}
+
+impl Lease {
+    pub(super) fn http1(endpoint: &Rc<Endpoint>, sender: SendRequest<Body>, pending: Pending) -> Lease {
+        Lease { connection: Held::Http1 { endpoint: endpoint.clone(), sender }, _pending: pending }
+    }
+
+    pub(super) fn http2(stream: Stream, pending: Pending) -> Lease {
+        Lease { connection: Held::Http2 { stream }, _pending: pending }
+    }
+
+    /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.
+    pub fn finished(&mut self) {
+        if let Held::Http1 { endpoint, sender } = std::mem::replace(&mut self.connection, Held::Returned) {
+            endpoint.give_back(sender);
+        }
+    }
+
+    /// The backend did not answer in time: no further request goes onto this connection.
+    pub fn distrust(&self) {
+        if let Held::Http2 { stream } = &self.connection {
+            stream.0.retire();
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! All endpoints one worker knows. Endpoints are found by equality of everything that bears on trust.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::dial::Protocol;
+use super::{Destination, Endpoint, Resolver, Upstream};
+
+/// One worker's endpoints and the connections to them.
+pub struct Pool {
+    resolver: Resolver,
+    endpoints: RefCell<HashMap<Upstream, Rc<Endpoint>>>,
+}
+
+/// What an endpoint's connections do.
+#[derive(Clone, Debug)]
+pub struct PoolReport {
+    /// Where.
+    pub destination: Destination,
+    /// What ALPN chose last.
+    pub protocol: Option<Protocol>,
+    /// Connections that carry no request.
+    pub idle: usize,
+    /// Connections that carry one or more.
+    pub busy: usize,
+    /// Requests on their way or being answered.
+    pub pending: usize,
+    /// Why the endpoint is out, if it is.
+    pub failure: Option<&'static str>,
+}
+
+impl Pool {
+    /// An empty pool that looks names up with `resolver`.
+    pub fn new(resolver: Resolver) -> Pool {
+        Pool { resolver, endpoints: RefCell::default() }
+    }
+
+    /// The endpoint for `upstream`; keep it, so that later requests need not look again.
+    pub fn endpoint(&self, upstream: &Upstream) -> Rc<Endpoint> {
+        let mut endpoints = self.endpoints.borrow_mut();
+        if let Some(endpoint) = endpoints.get(upstream) {
+            return endpoint.clone();
+        }
+        let endpoint = Endpoint::new(upstream.clone(), self.resolver.clone());
+        endpoints.insert(upstream.clone(), endpoint.clone());
+        endpoint
+    }
+
+    /// Closes what is idle for long and forgets endpoints that nobody else holds. Call it every second.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        self.endpoints.borrow_mut().retain(|_, endpoint| {
+            endpoint.sweep(now);
+            Rc::strong_count(endpoint) > 1
+        });
+    }
+
+    /// What each endpoint's connections do.
+    pub fn report(&self) -> Vec<PoolReport> {
+        self.endpoints.borrow().values().map(|endpoint| endpoint.report()).collect()
+    }
+}
