@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
 /// Once one side has said it is done, the other may still finish: this long without a byte.
 const LINGER: Duration = Duration::from_secs(30);
@@ -56,7 +57,7 @@ where
         tokio::select! {
             result = &mut up, if matches!(rest, Rest::Up) => return result,
             result = &mut down, if matches!(rest, Rest::Down) => return result,
-            () = tokio::time::sleep_until(silent_at.into()) => {
+            () = tokio::time::sleep_until(silent_at) => {
                 if last.get().elapsed() >= LINGER {
                     return Ok(());
                 }

@@ -1,0 +1,94 @@
+//! The backend of the comparison: TLS that asks for a client certificate, 1 KiB, 64 KiB, or a watch.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+use crate::world;
+
+/// `backend DIRECTORY PORT h1|h2`
+pub fn main(arguments: &[String]) {
+    let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2") };
+    let protocols: &[&[u8]] = if protocol == "h1" { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::server_config(Path::new(directory), protocols)));
+    let small = Bytes::from(vec![b'x'; 1 << 10]);
+    let big = Bytes::from(vec![b'y'; 64 << 10]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await.expect("the port is free");
+        loop {
+            let Ok((socket, _)) = listener.accept().await else { continue };
+            let _ = socket.set_nodelay(true);
+            let (tls, small, big) = (tls.clone(), small.clone(), big.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = tls.accept(socket).await else { return };
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                    let answer = answer(&request, &small, &big);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                if h2 {
+                    let mut builder = http2::Builder::new(TokioExecutor::new());
+                    builder.max_concurrent_streams(1000);
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                } else {
+                    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                }
+            });
+        }
+    });
+}
+
+fn answer(request: &Request<Incoming>, small: &Bytes, big: &Bytes) -> Response<Answer> {
+    let body = match request.uri().path().rsplit('/').next() {
+        Some("watches") => Answer { first: Some(small.slice(..512)), endless: true },
+        Some("big") => Answer { first: Some(big.clone()), endless: false },
+        Some("openapi" | "apis") => Answer { first: Some(Bytes::from_static(b"{}")), endless: false },
+        _ => Answer { first: Some(small.clone()), endless: false },
+    };
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert("content-type", HeaderValue::from_static("application/json"));
+    headers.insert("audit-id", HeaderValue::from_static("d7f9c3b0-1a2b-4c3d-8e9f-000000000000"));
+    headers.insert("cache-control", HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+struct Answer {
+    first: Option<Bytes>,
+    endless: bool,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.first.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None if self.endless => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && !self.endless
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match (&self.first, self.endless) {
+            (Some(bytes), false) => SizeHint::with_exact(bytes.len() as u64),
+            (None, false) => SizeHint::with_exact(0),
+            _ => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Load by h2load and wrk, and how many good answers they counted.
+
+use std::process::Command;
+
+use crate::world::{Proxy, World};
+
+pub enum Load {
+    Http1 { connections: usize },
+    Http2 { clients: usize, streams: usize },
+}
+
+/// Loads `proxy` for `seconds`; the number of answers. Panics when any answer was not a success.
+pub fn run(load: &Load, world: &World, proxy: &Proxy, path: &str, seconds: u32) -> u64 {
+    let url = format!("https://127.0.0.1:{}/apis/bench.narthex.dev/v1/namespaces/default/{path}", proxy.port);
+    let token = format!("Authorization: Bearer {}", world.token);
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0"]);
+    match load {
+        Load::Http1 { connections } => {
+            command.args(["wrk", "-t1", &format!("-c{connections}"), &format!("-d{seconds}s"), "-H", &token, &url])
+        }
+        Load::Http2 { clients, streams } => command.args([
+            "h2load",
+            "-t1",
+            &format!("-c{clients}"),
+            &format!("-m{streams}"),
+            &format!("-D{seconds}"),
+            "-H",
+            &token,
+            &url,
+        ]),
+    };
+    let output = command.output().expect("the load tool starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let count = match load {
+        Load::Http1 { .. } => {
+            assert!(!text.contains("Non-2xx"), "wrk saw failures:\n{text}");
+            number_before(&text, " requests in ")
+        }
+        Load::Http2 { .. } => {
+            let failed = number_before(&text, " failed,");
+            assert_eq!(failed, Some(0), "h2load saw failures:\n{text}");
+            number_before(&text, " 2xx,")
+        }
+    };
+    count.filter(|count| *count > 0).unwrap_or_else(|| panic!("no answers:\n{text}\n{}", proxy.log()))
+}
+
+fn number_before(text: &str, mark: &str) -> Option<u64> {
+    let before = &text[..text.find(mark)?];
+    before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}

@@ -1,0 +1,153 @@
+//! Narthex and HAProxy on the same job, in turns: CPU per request and memory per idle watch.
+//!
+//! ```text
+//! cargo bench --bench compare                  # all scenarios, five rounds
+//! cargo bench --bench compare -- --rounds 3 --seconds 2 --only h2-h2
+//! cargo bench --bench compare -- --watches 2000
+//! ```
+//!
+//! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
+//! under test is pinned to one core, load and backend to another. What is compared is the CPU time of the
+//! proxy's process per 1,000 answers, and the growth of its resident memory per idle watch: both as the
+//! kernel counts them, as ratios of medians measured side by side.
+//!
+//! Narthex runs with default flags and does its whole work: authenticates a bearer token, routes, stamps
+//! identity, counts, keeps its access record. HAProxy terminates TLS, sets one header and forwards.
+
+mod backend;
+mod load;
+mod watch;
+mod world;
+
+use load::Load;
+use world::{Contender, World};
+
+/// One job: what the client speaks, what the backend speaks, what is asked for.
+struct Scenario {
+    name: &'static str,
+    load: Load,
+    backend_http1: bool,
+    path: &'static str,
+}
+
+const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "h2-h2-1k", load: Load::Http2 { clients: 8, streams: 16 }, backend_http1: false, path: "small" },
+    Scenario { name: "h2-h1-1k", load: Load::Http2 { clients: 8, streams: 16 }, backend_http1: true, path: "small" },
+    Scenario { name: "h1-h1-1k", load: Load::Http1 { connections: 32 }, backend_http1: true, path: "small" },
+    Scenario { name: "h1-h2-1k", load: Load::Http1 { connections: 32 }, backend_http1: false, path: "small" },
+    Scenario { name: "h2-h2-64k", load: Load::Http2 { clients: 8, streams: 4 }, backend_http1: false, path: "big" },
+    Scenario { name: "h1-h1-64k", load: Load::Http1 { connections: 32 }, backend_http1: true, path: "big" },
+];
+
+struct Options {
+    rounds: usize,
+    seconds: u32,
+    only: Option<String>,
+    watches: Option<usize>,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("backend") => return backend::main(&arguments[1..]),
+        Some("watch") => return watch::main(&arguments[1..]),
+        _ => {}
+    }
+    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
+    let number = |name: &str, default: usize| {
+        value(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} takes a number")))
+    };
+    let options = Options {
+        rounds: number("--rounds", 5),
+        seconds: number("--seconds", 3) as u32,
+        only: value("--only"),
+        watches: value("--watches").map(|text| text.parse().expect("--watches takes a number")),
+    };
+    let missing: Vec<_> =
+        ["haproxy", "h2load", "wrk", "taskset"].into_iter().filter(|tool| !world::found(tool)).collect();
+    if !missing.is_empty() {
+        eprintln!(
+            "not found: {}. On Debian: apt-get install haproxy nghttp2-client wrk util-linux",
+            missing.join(", ")
+        );
+        std::process::exit(1);
+    }
+    let world = World::new();
+    if options.watches.is_none() {
+        requests(&world, &options);
+    }
+    memory(&world, &options);
+}
+
+fn requests(world: &World, options: &Options) {
+    println!(
+        "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s",
+        options.rounds, options.seconds
+    );
+    println!(
+        "{:<12} {:>22} {:>22} {:>22} {:>8} {:>8}",
+        "scenario", "narthex", "narthex, log all", "haproxy", "ratio", "all"
+    );
+    for scenario in SCENARIOS {
+        if options.only.as_deref().is_some_and(|only| !scenario.name.contains(only)) {
+            continue;
+        }
+        let _backend = world.backend(scenario.backend_http1);
+        let contenders = [Contender::Narthex, Contender::NarthexLogsAll, Contender::Haproxy];
+        let mut figures = [const { Vec::new() }; 3];
+        for _ in 0..options.rounds {
+            for (contender, figures) in contenders.iter().zip(&mut figures) {
+                let proxy = world.start(*contender, scenario.backend_http1);
+                load::run(&scenario.load, world, &proxy, scenario.path, 1);
+                let before = proxy.cpu_milliseconds();
+                let answers = load::run(&scenario.load, world, &proxy, scenario.path, options.seconds);
+                figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+            }
+        }
+        let medians = figures.each_ref().map(|figures| median(figures));
+        let shown = figures.each_ref().map(|figures| show(figures));
+        println!(
+            "{:<12} {:>22} {:>22} {:>22} {:>8.2} {:>8.2}",
+            scenario.name,
+            shown[0],
+            shown[1],
+            shown[2],
+            medians[0] / medians[2],
+            medians[1] / medians[2]
+        );
+    }
+}
+
+fn memory(world: &World, options: &Options) {
+    let watches = options.watches.unwrap_or(1000);
+    println!("\nkB of resident memory per idle watch, {watches} clients with one HTTP/2 watch each");
+    for http1 in [false, true] {
+        let _backend = world.backend(http1);
+        for contender in [Contender::Narthex, Contender::Haproxy] {
+            let proxy = world.start(contender, http1);
+            load::run(&Load::Http2 { clients: 1, streams: 1 }, world, &proxy, "small", 1);
+            let before = proxy.resident_kilobytes();
+            let client = watch::spawn(world, &proxy, watches);
+            let held = client.held();
+            let after = proxy.resident_kilobytes();
+            println!(
+                "{:<8} {:<4} {:>7.1} kB a watch ({before} -> {after} kB, {held} of {watches} held)",
+                contender.name(),
+                if http1 { "h1" } else { "h2" },
+                (after - before) as f64 / held as f64
+            );
+        }
+    }
+}
+
+fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn show(figures: &[f64]) -> String {
+    let least = figures.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = figures.iter().copied().fold(0.0, f64::max);
+    format!("{:.1} ({least:.1}-{most:.1})", median(figures))
+}

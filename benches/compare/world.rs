@@ -1,0 +1,283 @@
+//! Certificates, configuration files and processes of one comparison.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+/// What is compared.
+#[derive(Clone, Copy)]
+pub enum Contender {
+    Narthex,
+    NarthexLogsAll,
+    Haproxy,
+}
+
+impl Contender {
+    pub fn name(self) -> &'static str {
+        match self {
+            Contender::Narthex => "narthex",
+            Contender::NarthexLogsAll => "narthex, log all",
+            Contender::Haproxy => "haproxy",
+        }
+    }
+}
+
+/// A folder with all that both contenders need.
+pub struct World {
+    folder: tempfile::TempDir,
+    /// The bearer token of the load.
+    pub token: String,
+    backend_port: u16,
+}
+
+/// A running process; it ends when dropped.
+pub struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A contender that answers on `port`.
+pub struct Proxy {
+    process: Running,
+    pub port: u16,
+    log: PathBuf,
+}
+
+pub fn found(tool: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
+        || Path::new("/usr/sbin").join(tool).is_file()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+impl World {
+    pub fn new() -> World {
+        let world = World {
+            folder: tempfile::tempdir().expect("a folder"),
+            token: "bench-token-0123456789".into(),
+            backend_port: free_port(),
+        };
+        world.write_certificates();
+        world.write_registry();
+        world.write("tokens.csv", &format!("{},jane,42,\"devs,admins\"\n", world.token));
+        world
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.directory().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    fn write_certificates(&self) {
+        let authority_key = KeyPair::generate().expect("a key");
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::CommonName, "bench");
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let authority = parameters.self_signed(&authority_key).expect("an authority");
+        self.write("ca.crt", &authority.pem());
+        let issuer = Issuer::new(parameters, authority_key);
+        let leaves: [(&str, &[&str], ExtendedKeyUsagePurpose); 3] = [
+            ("server", &["localhost", "127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth),
+            ("backend", &["bench.bench.svc"], ExtendedKeyUsagePurpose::ServerAuth),
+            ("front-proxy", &[], ExtendedKeyUsagePurpose::ClientAuth),
+        ];
+        for (name, names, usage) in leaves {
+            let key = KeyPair::generate().expect("a key");
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let mut parameters = CertificateParams::new(names).expect("names");
+            parameters.distinguished_name.push(DnType::CommonName, name);
+            parameters.extended_key_usages = vec![usage];
+            parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            let certificate = parameters.signed_by(&key, &issuer).expect("a certificate");
+            self.write(&format!("{name}.crt"), &certificate.pem());
+            self.write(&format!("{name}.key"), &key.serialize_pem());
+            self.write(&format!("{name}.pem"), &format!("{}{}", certificate.pem(), key.serialize_pem()));
+        }
+    }
+
+    fn write_registry(&self) {
+        let authority = fs::read_to_string(self.directory().join("ca.crt")).expect("the authority");
+        let bundle = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, authority);
+        let mut text = String::new();
+        let _ = write!(
+            text,
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1.bench.narthex.dev}}\n\
+             spec: {{group: bench.narthex.dev, version: v1, groupPriorityMinimum: 1000, versionPriority: 15, \
+             caBundle: {bundle}, service: {{namespace: bench, name: bench, port: 443}}}}\n---\n\
+             apiVersion: v1\nkind: Service\nmetadata: {{namespace: bench, name: bench}}\n\
+             spec: {{type: ClusterIP, clusterIP: 127.0.0.1, ports: [{{name: https, port: 443, targetPort: {port}}}]}}\n---\n\
+             apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+             metadata: {{namespace: bench, name: bench-1, labels: {{kubernetes.io/service-name: bench}}}}\n\
+             addressType: IPv4\nports: [{{name: https, port: {port}}}]\n\
+             endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]\n",
+            port = self.backend_port
+        );
+        self.write("registry/bench.yaml", &text);
+    }
+
+    pub fn backend(&self, http1: bool) -> Running {
+        let child = Command::new("taskset")
+            .args(["-c", "0"])
+            .arg(std::env::current_exe().expect("our own path"))
+            .arg("backend")
+            .arg(self.directory())
+            .args([self.backend_port.to_string().as_str(), if http1 { "h1" } else { "h2" }])
+            .spawn()
+            .expect("the backend starts");
+        wait_for(self.backend_port, "the backend");
+        Running(child)
+    }
+
+    pub fn start(&self, contender: Contender, backend_http1: bool) -> Proxy {
+        let port = free_port();
+        let log = self.directory().join("proxy.log");
+        let output = || Stdio::from(fs::File::create(&log).expect("a log"));
+        let file = |name: &str| self.directory().join(name).display().to_string();
+        let mut command = Command::new("taskset");
+        command.args(["-c", "1"]).stdin(Stdio::null());
+        match contender {
+            Contender::Haproxy => {
+                self.write("haproxy.cfg", &haproxy(self.directory(), port, self.backend_port, backend_http1));
+                command.args(["haproxy", "-db", "-f", &file("haproxy.cfg")]).stdout(output()).stderr(Stdio::null());
+            }
+            Contender::Narthex | Contender::NarthexLogsAll => {
+                command.arg(env!("CARGO_BIN_EXE_narthex")).arg("gateway");
+                for (flag, value) in [
+                    ("bind-address", "127.0.0.1".to_owned()),
+                    ("secure-port", port.to_string()),
+                    ("admin-address", "127.0.0.1:0".to_owned()),
+                    ("data-dir", file("data")),
+                    ("registry-dir", file("registry")),
+                    ("token-auth-file", file("tokens.csv")),
+                    ("tls-cert-file", file("server.crt")),
+                    ("tls-private-key-file", file("server.key")),
+                    ("proxy-client-cert-file", file("front-proxy.crt")),
+                    ("proxy-client-key-file", file("front-proxy.key")),
+                ] {
+                    command.arg(format!("--{flag}={value}"));
+                }
+                if matches!(contender, Contender::NarthexLogsAll) {
+                    command.arg("--access-log=all");
+                }
+                command.stdout(Stdio::null()).stderr(output());
+            }
+        }
+        let proxy = Proxy { process: Running(command.spawn().expect("the proxy starts")), port, log };
+        wait_for(port, contender.name());
+        // Let start-up (first probes and discovery) pass before anything is measured.
+        std::thread::sleep(Duration::from_millis(300));
+        proxy
+    }
+}
+
+impl Proxy {
+    /// User and system time of all threads so far.
+    pub fn cpu_milliseconds(&self) -> f64 {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).expect("the proxy runs");
+        let fields: Vec<&str> = text.rsplit(") ").next().expect("a stat line").split(' ').collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("ticks")).sum();
+        // USER_HZ is 100 on every Linux architecture in use.
+        ticks as f64 * 10.0
+    }
+
+    pub fn resident_kilobytes(&self) -> i64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).expect("the proxy runs");
+        let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+        line.split_whitespace().nth(1).expect("a figure").parse().expect("a number")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+fn wait_for(port: u16, who: &str) {
+    for _ in 0..500 {
+        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{who} does not listen");
+}
+
+fn haproxy(directory: &Path, port: u16, backend: u16, http1: bool) -> String {
+    let directory = directory.display();
+    let alpn = if http1 { "http/1.1" } else { "h2" };
+    format!(
+        "global\n  nbthread 1\n  maxconn 8000\n  tune.h2.max-concurrent-streams 1000\n  ssl-server-verify required\n\
+         defaults\n  mode http\n  timeout connect 5s\n  timeout client 3600s\n  timeout server 3600s\n  \
+         timeout http-keep-alive 3600s\n  option http-keep-alive\n  http-reuse always\n\
+         frontend fe\n  bind 127.0.0.1:{port} ssl crt {directory}/server.pem ca-file {directory}/ca.crt verify optional \
+         alpn h2,http/1.1\n  http-request set-header X-Remote-User jane\n  http-request del-header Authorization\n  \
+         option forwardfor\n  default_backend be\n\
+         backend be\n  server s1 127.0.0.1:{backend} ssl crt {directory}/front-proxy.pem ca-file {directory}/ca.crt \
+         verify required verifyhost bench.bench.svc sni str(bench.bench.svc) alpn {alpn} pool-max-conn 4096 \
+         pool-purge-delay 3600s\n"
+    )
+}
+
+fn certificates(directory: &Path, name: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_file_iter(directory.join(name)).expect("a file").map(|c| c.expect("a certificate")).collect()
+}
+
+fn roots(directory: &Path) -> Arc<rustls::RootCertStore> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in certificates(directory, "ca.crt") {
+        roots.add(certificate).expect("an authority");
+    }
+    Arc::new(roots)
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+pub fn server_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerConfig {
+    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots(directory), provider())
+        .build()
+        .expect("a verifier");
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(
+            certificates(directory, "backend.crt"),
+            PrivateKeyDer::from_pem_file(directory.join("backend.key")).expect("a key"),
+        )
+        .expect("a pair");
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    config
+}
+
+pub fn client_config(directory: &Path) -> rustls::ClientConfig {
+    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots(directory))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config
+}
