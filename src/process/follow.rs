@@ -1,0 +1,336 @@
+//! Files on disk that may change while the process lives: tells when their content became another.
+//!
+//! The kernel's notices are only a hint that something happened. What counts is the content: a change
+//! is reported when the digest of what can be read differs from the last one. So a ConfigMap's
+//! `..data` swap, an editor that writes a temporary file and renames it, a `touch`, and a lost notice
+//! all end in the right answer; a poll catches what the kernel did not tell (network file systems).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// How long it must be quiet after a notice before the files are read.
+const QUIET: Duration = Duration::from_millis(100);
+/// How long a stream of notices can hold back a look at the files.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the files are looked at although nobody said anything.
+const POLL: Duration = Duration::from_secs(10);
+/// Directories deeper than this are not followed: a cycle of symbolic links ends here.
+const DEPTH: usize = 16;
+
+/// Follows a set of files, or a directory with all below it.
+///
+/// Make it *before* reading the files for the first time: what changes between is then reported.
+pub struct Follower {
+    roots: Roots,
+    /// Absent when the system gives no watch (limit reached, odd file system): then the poll decides.
+    watcher: Option<RecommendedWatcher>,
+    watched: BTreeSet<PathBuf>,
+    notices: mpsc::Receiver<()>,
+    /// A notice was taken and not yet looked into (the look may have been cancelled).
+    noticed: bool,
+    seen: Fingerprint,
+}
+
+enum Roots {
+    Files(Vec<PathBuf>),
+    Directory(PathBuf),
+}
+
+/// What can be read at each path, and enough of the file's state to know that it need not be read again.
+type Fingerprint = BTreeMap<PathBuf, Entry>;
+
+#[derive(Clone)]
+struct Entry {
+    state: (u64, u64, u64, i64, i64, i64, i64),
+    content: [u8; 32],
+}
+
+impl Follower {
+    /// Follows single files. They need not exist yet.
+    pub fn new<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Follower {
+        Follower::of(Roots::Files(paths.into_iter().map(Into::into).collect()))
+    }
+
+    /// Follows every file below `path`, except those whose name says that they are hidden or temporary.
+    pub fn directory(path: impl Into<PathBuf>) -> Follower {
+        Follower::of(Roots::Directory(path.into()))
+    }
+
+    fn of(roots: Roots) -> Follower {
+        // One waiting notice says all there is to say, so the channel holds one.
+        let (sender, notices) = mpsc::channel(1);
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if !matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. })) {
+                let _ = sender.try_send(());
+            }
+        });
+        let watcher = watcher
+            .inspect_err(|error| tracing::warn!(%error, "no file notices from the system; files are polled instead"))
+            .ok();
+        let mut follower =
+            Follower { roots, watcher, watched: BTreeSet::new(), notices, noticed: false, seen: BTreeMap::new() };
+        follower.watch_again();
+        follower.seen = follower.roots.fingerprint(&BTreeMap::new());
+        follower
+    }
+
+    /// Waits until the content is another than at the last return (or at the beginning). May be dropped
+    /// and called again without losing a change.
+    pub async fn changed(&mut self) {
+        loop {
+            if !self.noticed {
+                self.noticed = self.notice().await;
+            }
+            if self.noticed {
+                self.wait_for_quiet().await;
+            }
+            self.watch_again();
+            // A file can be written twice within one tick of the file system's clock: after a notice
+            // everything is read, a mere poll trusts an unchanged inode.
+            let known = if self.noticed { BTreeMap::new() } else { self.seen.clone() };
+            self.noticed = false;
+            let now = self.roots.fingerprint(&known);
+            let same = now.len() == self.seen.len()
+                && now.iter().zip(&self.seen).all(|(a, b)| a.0 == b.0 && a.1.content == b.1.content);
+            self.seen = now;
+            if !same {
+                return;
+            }
+        }
+    }
+
+    /// True if there was a notice, false if it is merely time to look.
+    async fn notice(&mut self) -> bool {
+        match timeout(POLL, self.notices.recv()).await {
+            Ok(Some(())) => true,
+            Ok(None) => {
+                sleep(POLL).await;
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    async fn wait_for_quiet(&mut self) {
+        let at_last = Instant::now() + PATIENCE;
+        while Instant::now() < at_last {
+            let quiet = Instant::now() + QUIET;
+            if !matches!(timeout_at(quiet.min(at_last), self.notices.recv()).await, Ok(Some(()))) {
+                // Quiet; or nobody is left to give notice, and then there is nothing to wait for.
+                return;
+            }
+        }
+    }
+
+    /// Watches the directories that matter now: a symbolic link may point elsewhere than before.
+    fn watch_again(&mut self) {
+        let Some(watcher) = &mut self.watcher else { return };
+        let (wanted, mode) = match &self.roots {
+            Roots::Files(paths) => (directories_of(paths), RecursiveMode::NonRecursive),
+            Roots::Directory(path) => (BTreeSet::from([path.clone()]), RecursiveMode::Recursive),
+        };
+        for gone in self.watched.difference(&wanted) {
+            let _ = watcher.unwatch(gone);
+        }
+        let mut watched = BTreeSet::new();
+        for directory in wanted {
+            // A directory that was removed and made again has lost its watch without a word, so each
+            // is asked for anew; asking twice for the same is no error.
+            if watcher.watch(&directory, mode).is_ok() {
+                watched.insert(directory);
+            }
+        }
+        self.watched = watched;
+    }
+}
+
+/// Every directory in which a rename could change what `paths` mean.
+fn directories_of(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let mut directories = BTreeSet::new();
+    for path in paths {
+        directories.insert(parent(path));
+        if let Ok(real) = fs::canonicalize(path) {
+            directories.insert(parent(&real));
+        }
+        let mut link = path.clone();
+        for _ in 0..DEPTH {
+            let Ok(target) = fs::read_link(&link) else { break };
+            link = parent(&link).join(target);
+            directories.insert(parent(&link));
+        }
+    }
+    directories
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+impl Roots {
+    fn fingerprint(&self, known: &Fingerprint) -> Fingerprint {
+        let mut found = BTreeMap::new();
+        match self {
+            Roots::Files(paths) => paths.iter().for_each(|path| look(path, known, &mut found)),
+            Roots::Directory(path) => walk(path, DEPTH, known, &mut found),
+        }
+        found
+    }
+}
+
+fn look(path: &Path, known: &Fingerprint, found: &mut Fingerprint) {
+    let Ok(data) = fs::metadata(path) else { return };
+    let state = (data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec());
+    if let Some(entry) = known.get(path).filter(|entry| entry.state == state) {
+        found.insert(path.to_owned(), entry.clone());
+        return;
+    }
+    // What cannot be read counts as absent: it is reported when it becomes readable.
+    let Ok(content) = fs::read(path) else { return };
+    let digest = digest::digest(&digest::SHA256, &content);
+    let mut content = [0; 32];
+    content.copy_from_slice(digest.as_ref());
+    found.insert(path.to_owned(), Entry { state, content });
+}
+
+fn walk(directory: &Path, depth: usize, known: &Fingerprint, found: &mut Fingerprint) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten().filter(|entry| !is_passing(&entry.file_name())) {
+        let path = entry.path();
+        // `metadata` follows links: the files of a mounted ConfigMap are links into `..data`.
+        match fs::metadata(&path) {
+            Ok(data) if data.is_dir() && depth > 0 => walk(&path, depth - 1, known, found),
+            Ok(data) if data.is_file() => look(&path, known, found),
+            _ => {}
+        }
+    }
+}
+
+/// Whether a file name is hidden (`..data`, `.x.swp`) or an editor's temporary one (`x~`, `#x#`, `4913`).
+pub fn is_passing(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with('.')
+        || name.starts_with('#')
+        || name.ends_with('~')
+        || [".tmp", ".swp", ".bak", ".part"].iter().any(|suffix| name.ends_with(suffix))
+        || (!name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Far beyond what a change needs, so that a loaded machine does not fail the test.
+    async fn changes(follower: &mut Follower) {
+        timeout(Duration::from_secs(30), follower.changed()).await.expect("the change is noticed");
+    }
+
+    #[tokio::test]
+    async fn notices_a_rewritten_and_a_renamed_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.crt");
+        fs::write(&path, "one").unwrap();
+        let mut follower = Follower::new([&path]);
+        fs::write(&path, "two").unwrap();
+        changes(&mut follower).await;
+        let temporary = dir.path().join("b");
+        fs::write(&temporary, "three").unwrap();
+        fs::rename(&temporary, &path).unwrap();
+        changes(&mut follower).await;
+        fs::remove_file(&path).unwrap();
+        changes(&mut follower).await;
+        fs::write(&path, "three").unwrap();
+        changes(&mut follower).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_content_is_no_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.crt");
+        fs::write(&path, "one").unwrap();
+        let mut follower = Follower::new([&path]);
+        fs::write(&path, "one").unwrap();
+        let _ = fs::read(&path).unwrap();
+        // The clock is the test's own: three polls pass at once.
+        assert!(timeout(POLL * 3, follower.changed()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_poll_finds_what_nobody_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.crt");
+        fs::write(&path, "one").unwrap();
+        let mut follower = Follower::new([&path]);
+        follower.watcher = None;
+        fs::write(&path, "another").unwrap();
+        timeout(POLL * 3, follower.changed()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn understands_the_swap_of_a_mounted_config_map() {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = dir.path();
+        for (version, content) in [("..2024_1", "one"), ("..2024_2", "two")] {
+            fs::create_dir(mount.join(version)).unwrap();
+            fs::write(mount.join(version).join("ca.crt"), content).unwrap();
+        }
+        symlink("..2024_1", mount.join("..data")).unwrap();
+        symlink("..data/ca.crt", mount.join("ca.crt")).unwrap();
+        let mut file = Follower::new([mount.join("ca.crt")]);
+        let mut directory = Follower::directory(mount);
+        symlink("..2024_2", mount.join("..data_tmp")).unwrap();
+        fs::rename(mount.join("..data_tmp"), mount.join("..data")).unwrap();
+        changes(&mut file).await;
+        changes(&mut directory).await;
+    }
+
+    #[tokio::test]
+    async fn a_link_into_another_directory_is_followed_there() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("far/away")).unwrap();
+        fs::create_dir(dir.path().join("here")).unwrap();
+        let real = dir.path().join("far/away/ca.crt");
+        fs::write(&real, "one").unwrap();
+        let link = dir.path().join("here/ca.crt");
+        symlink(&real, &link).unwrap();
+        let mut follower = Follower::new([&link]);
+        fs::write(&real, "two").unwrap();
+        changes(&mut follower).await;
+    }
+
+    #[tokio::test]
+    async fn a_directory_is_followed_with_all_below_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut follower = Follower::directory(dir.path());
+        fs::create_dir(dir.path().join("below")).unwrap();
+        fs::write(dir.path().join("below/a.yaml"), "one").unwrap();
+        changes(&mut follower).await;
+        fs::write(dir.path().join("below/a.yaml"), "two").unwrap();
+        changes(&mut follower).await;
+        fs::remove_file(dir.path().join("below/a.yaml")).unwrap();
+        changes(&mut follower).await;
+    }
+
+    #[test]
+    fn knows_passing_names() {
+        for name in [".a.yaml.swp", "..data", "a.yaml~", "#a.yaml#", "4913", "a.yaml.tmp"] {
+            assert!(is_passing(OsStr::new(name)), "{name}");
+        }
+        for name in ["a.yaml", "v1.json", "1.yaml"] {
+            assert!(!is_passing(OsStr::new(name)), "{name}");
+        }
+    }
+}
