@@ -1,1 +1,24 @@
-//! Who we are and whom we trust.
+//! Who we are and whom we trust: key pairs, bundles, authorities, peer certificates.
+
+mod bundle;
+mod certificate;
+mod key_pair;
+mod peer_certificate;
+mod signature;
+
+use std::sync::{Arc, LazyLock};
+
+use rustls::crypto::CryptoProvider;
+
+pub use bundle::{Bundle, Judged, Untrusted};
+pub use certificate::Facts;
+pub use key_pair::{KeyPair, PairFiles};
+pub use peer_certificate::PeerCertificate;
+
+/// The one provider of cryptography in this process, aws-lc-rs. Passed explicitly everywhere, so that no
+/// process-wide default is needed or believed.
+pub fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    PROVIDER.clone()
+}

@@ -1,0 +1,380 @@
+//! Trust anchors from a PEM bundle, and the judgement of a chain by them.
+//!
+//! Where rustls-webpki is stricter or laxer than Go's crypto/x509, which every Kubernetes component judges
+//! by, we do what Go does if that is safe, and say so in the message if not:
+//!
+//! * an expired anchor does not vouch for anybody (webpki does not look at an anchor's dates);
+//! * the extended usage "any" is as good as the one asked for;
+//! * a backend may present exactly a certificate of the bundle, whether that is an authority or not (self-made
+//!   serving certificates are), but a client may not;
+//! * a version 1 certificate is refused as a peer's certificate.
+
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use rustls::DistinguishedName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, VerifiedPath};
+
+use super::certificate::{Facts, date};
+use super::provider;
+use crate::process::Problem;
+
+/// A set of certificates whose holders vouch for others. Cheap to clone; equal when the certificates are the
+/// same, in whatever order and with whatever comments between them.
+#[derive(Clone)]
+pub struct Bundle(Arc<Inner>);
+
+struct Inner {
+    /// Sorted, without duplicates: what equality compares.
+    certificates: Vec<CertificateDer<'static>>,
+    /// Parallel to `certificates`.
+    facts: Vec<Facts>,
+    /// Parallel to `certificates`.
+    anchors: Vec<TrustAnchor<'static>>,
+    origin: String,
+}
+
+/// A chain was found good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Last second in which every certificate of the path is valid; judge again after it.
+    pub until: UnixTime,
+}
+
+/// A chain was refused. `Display` gives [`Untrusted::why`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untrusted {
+    /// Which certificate, and why: for a log line, not for the client.
+    pub why: String,
+    /// The first second in which the answer may be another although the bundle is the same: set when the
+    /// certificate is not valid *yet*.
+    pub again: Option<UnixTime>,
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Untrusted {}
+
+/// What a peer's certificate must be good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Client,
+    Server,
+}
+
+impl Bundle {
+    /// Reads a bundle; `origin` (a file, a field) is what problems and log lines name.
+    ///
+    /// A certificate that is not an authority's is kept, because a backend may present exactly that one;
+    /// where only authorities make sense, ask [`Bundle::strangers`].
+    pub fn from_pem(pem: &[u8], origin: impl fmt::Display) -> Result<Bundle, Problem> {
+        let problem = |message: String| Problem::new(&origin, message);
+        let certificates = CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| problem(format!("not proper PEM: {error}")))?;
+        if certificates.is_empty() {
+            return Err(problem(empty_complaint(pem).to_owned()));
+        }
+        let mut entries = Vec::with_capacity(certificates.len());
+        for (position, certificate) in certificates.into_iter().enumerate() {
+            let entry = entry(certificate)
+                .map_err(|why| problem(format!("certificate {} of the bundle cannot be used: {why}", position + 1)))?;
+            entries.push(entry);
+        }
+        Ok(Bundle::of(entries, origin.to_string()))
+    }
+
+    /// The system's roots, read once in the life of the process. A problem when there are none.
+    pub fn system() -> Result<Bundle, Problem> {
+        static SYSTEM: LazyLock<Result<Bundle, Problem>> = LazyLock::new(|| {
+            // Roots that cannot be used are skipped, as every program does: nobody asked for them by name.
+            let entries: Vec<_> =
+                rustls_native_certs::load_native_certs().certs.into_iter().filter_map(|it| entry(it).ok()).collect();
+            if entries.is_empty() {
+                let message = "no certificate authorities found on this system; install ca-certificates, or name a \
+                               bundle";
+                return Err(Problem::new("system roots", message));
+            }
+            Ok(Bundle::of(entries, "system roots".to_owned()))
+        });
+        SYSTEM.clone()
+    }
+
+    fn of(mut entries: Vec<(CertificateDer<'static>, Facts, TrustAnchor<'static>)>, origin: String) -> Bundle {
+        entries.sort_by(|a, b| a.0.as_ref().cmp(b.0.as_ref()));
+        entries.dedup_by(|a, b| a.0 == b.0);
+        let mut inner = Inner { certificates: Vec::new(), facts: Vec::new(), anchors: Vec::new(), origin };
+        for (certificate, facts, anchor) in entries {
+            inner.certificates.push(certificate);
+            inner.facts.push(facts);
+            inner.anchors.push(anchor);
+        }
+        Bundle(Arc::new(inner))
+    }
+
+    /// Where the bundle came from.
+    pub fn origin(&self) -> &str {
+        &self.0.origin
+    }
+
+    /// What each certificate of the bundle says.
+    pub fn facts(&self) -> &[Facts] {
+        &self.0.facts
+    }
+
+    /// The subjects of the certificates that are no authorities.
+    pub fn strangers(&self) -> Vec<&str> {
+        self.0.facts.iter().filter(|facts| !facts.is_authority).map(|facts| facts.subject.as_str()).collect()
+    }
+
+    /// The distinguished names of the authorities, as the handshake names them to a client that has to choose
+    /// among its certificates.
+    pub fn subjects(&self) -> Vec<DistinguishedName> {
+        self.0.anchors.iter().map(|anchor| DistinguishedName::in_sequence(anchor.subject.as_ref())).collect()
+    }
+
+    /// Whether some key is trusted by both bundles.
+    pub fn overlaps(&self, other: &Bundle) -> bool {
+        self.0.anchors.iter().any(|anchor| {
+            other.0.anchors.iter().any(|there| there.subject_public_key_info == anchor.subject_public_key_info)
+        })
+    }
+
+    /// Judges the chain a client presented (its own certificate first) for client authentication at `now`.
+    ///
+    /// Costs signature checks: judge once per connection and again when the bundle changed or the time in the
+    /// answer has come.
+    pub fn judge_client(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<Judged, Untrusted> {
+        let Some((leaf, intermediates)) = chain.split_first() else {
+            return Err(Untrusted { why: "no certificate was presented".to_owned(), again: None });
+        };
+        self.verify(leaf, intermediates, now, Role::Client).map_err(|error| {
+            let again = match &error {
+                webpki::Error::CertNotValidYet { not_before, .. } => Some(*not_before),
+                _ => None,
+            };
+            Untrusted { why: self.explain(leaf, &error), again }
+        })
+    }
+
+    /// Judges a backend's chain and its name.
+    pub(super) fn judge_server(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<Judged, webpki::Error> {
+        let judged = match self.0.certificates.binary_search_by(|it| it.as_ref().cmp(leaf.as_ref())) {
+            Ok(pinned) => pinned_server(leaf, &self.0.facts[pinned], now)?,
+            Err(_) => self.verify(leaf, intermediates, now, Role::Server)?,
+        };
+        EndEntityCert::try_from(leaf)?.verify_is_valid_for_subject_name(name)?;
+        Ok(judged)
+    }
+
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        role: Role,
+    ) -> Result<Judged, webpki::Error> {
+        let end_entity = EndEntityCert::try_from(leaf)?;
+        let in_time = |path: &VerifiedPath<'_>| self.anchor_until(path.anchor(), now).map(|_| ());
+        let path = end_entity.verify_for_usage(
+            provider().signature_verification_algorithms.all,
+            &self.0.anchors,
+            intermediates,
+            now,
+            Usage(role),
+            None,
+            Some(&in_time),
+        )?;
+        let mut until = self.anchor_until(path.anchor(), now)?;
+        let of_path = std::iter::once(leaf.as_ref().to_vec())
+            .chain(path.intermediate_certificates().map(|it| it.der().as_ref().to_vec()));
+        for der in of_path {
+            let facts = Facts::of(&der).map_err(|_| webpki::Error::BadDer)?;
+            until = until.min(facts.not_after);
+        }
+        Ok(Judged { until })
+    }
+
+    /// How long an anchor vouches. Two certificates may carry the same name and key (a renewed authority):
+    /// the one that lives longest counts.
+    fn anchor_until(&self, used: &TrustAnchor<'_>, now: UnixTime) -> Result<UnixTime, webpki::Error> {
+        let same = self.0.anchors.iter().zip(&self.0.facts).filter(|(anchor, _)| {
+            anchor.subject == used.subject && anchor.subject_public_key_info == used.subject_public_key_info
+        });
+        let mut verdict = Err(webpki::Error::UnknownIssuer);
+        for (_, facts) in same {
+            verdict = match (in_time(facts, now), verdict) {
+                (Ok(until), Ok(known)) => Ok(until.max(known)),
+                (Err(_), Ok(known)) => Ok(known),
+                (it, Err(_)) => it,
+            };
+        }
+        verdict
+    }
+
+    /// A refusal in words, for the log.
+    fn explain(&self, leaf: &CertificateDer<'_>, error: &webpki::Error) -> String {
+        let facts = match Facts::of(leaf) {
+            Ok(facts) => facts,
+            Err(why) => return format!("the client certificate cannot be read: {why}"),
+        };
+        let why = match error {
+            webpki::Error::UnknownIssuer if self.0.certificates.iter().any(|it| it == leaf) => {
+                "it stands in the bundle itself; Go accepts that, we accept only what an authority of the bundle signed"
+                    .to_owned()
+            }
+            webpki::Error::UnknownIssuer => format!("no authority of the bundle signed it ({})", self.names()),
+            webpki::Error::CertExpired { not_after, .. } if *not_after == facts.not_after => {
+                format!("it expired on {}", date(*not_after))
+            }
+            webpki::Error::CertExpired { not_after, .. } => {
+                format!("an authority above it expired on {}", date(*not_after))
+            }
+            webpki::Error::CertNotValidYet { not_before, .. } => {
+                format!("it, or an authority above it, is not valid before {}; is a clock wrong?", date(*not_before))
+            }
+            webpki::Error::RequiredEkuNotFoundContext(_) => {
+                let usages = if facts.usages.is_empty() { "nothing".to_owned() } else { facts.usages.join(", ") };
+                format!("it, or an authority above it, is not for client authentication; it is for {usages}")
+            }
+            webpki::Error::CaUsedAsEndEntity => {
+                "it is an authority's own certificate; Go accepts that if the bundle holds it, we do not".to_owned()
+            }
+            webpki::Error::UnsupportedCertVersion => {
+                "it is an X.509 version 1 certificate, which carries no usage; make one of version 3".to_owned()
+            }
+            webpki::Error::UnsupportedCriticalExtension => "it has a critical extension that is not known".to_owned(),
+            webpki::Error::InvalidSignatureForPublicKey => {
+                format!("its signature is not that of the authority it names, \"{}\"", facts.issuer)
+            }
+            webpki::Error::UnsupportedSignatureAlgorithmContext(_)
+            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
+                "it, or an authority above it, is signed in a way that is no longer trusted (SHA-1, a short RSA key)"
+                    .to_owned()
+            }
+            webpki::Error::NameConstraintViolation => "an authority above it may not sign for this name".to_owned(),
+            webpki::Error::PathLenConstraintViolated => "there are too many authorities above it".to_owned(),
+            other => format!("{other:?}"),
+        };
+        format!(
+            "client certificate \"{}\" (serial {}, issued by \"{}\") is not trusted by {}: {why}",
+            facts.subject, facts.serial, facts.issuer, self.0.origin
+        )
+    }
+
+    fn names(&self) -> String {
+        const MOST: usize = 4;
+        let mut names: Vec<_> = self.0.facts.iter().take(MOST).map(|it| format!("\"{}\"", it.subject)).collect();
+        if self.0.facts.len() > MOST {
+            names.push(format!("and {} more", self.0.facts.len() - MOST));
+        }
+        names.join(", ")
+    }
+}
+
+impl PartialEq for Bundle {
+    fn eq(&self, other: &Bundle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.certificates == other.0.certificates
+    }
+}
+
+impl Eq for Bundle {}
+
+impl fmt::Debug for Bundle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bundle({}: {})", self.0.origin, self.names())
+    }
+}
+
+fn entry(
+    certificate: CertificateDer<'static>,
+) -> Result<(CertificateDer<'static>, Facts, TrustAnchor<'static>), String> {
+    let facts = Facts::of(&certificate)?;
+    let anchor = webpki::anchor_from_trusted_cert(&certificate)
+        .map_err(|_| format!("\"{}\" is not a certificate one can trust by", facts.subject))?
+        .to_owned();
+    Ok((certificate, facts, anchor))
+}
+
+fn empty_complaint(pem: &[u8]) -> &'static str {
+    if pem.iter().all(u8::is_ascii_whitespace) {
+        "is empty; a bundle of PEM certificates is expected"
+    } else if pem.windows(11).any(|window| window == b"PRIVATE KEY") {
+        "holds a private key and no certificate; name the authority's certificate"
+    } else if pem.first() == Some(&0x30) {
+        "is DER, not PEM; \"openssl x509 -inform der\" turns it into PEM"
+    } else {
+        "has no \"BEGIN CERTIFICATE\" block; a bundle of PEM certificates is expected"
+    }
+}
+
+fn in_time(facts: &Facts, now: UnixTime) -> Result<UnixTime, webpki::Error> {
+    if now.as_secs() < facts.not_before.as_secs() {
+        Err(webpki::Error::CertNotValidYet { time: now, not_before: facts.not_before })
+    } else if now.as_secs() > facts.not_after.as_secs() {
+        Err(webpki::Error::CertExpired { time: now, not_after: facts.not_after })
+    } else {
+        Ok(facts.not_after)
+    }
+}
+
+/// A backend presents exactly a certificate that the operator named: there is no path to find, but dates and
+/// usage count as ever.
+fn pinned_server(leaf: &CertificateDer<'_>, facts: &Facts, now: UnixTime) -> Result<Judged, webpki::Error> {
+    let until = in_time(facts, now)?;
+    let usage = super::certificate::parse(leaf).map_err(|_| webpki::Error::BadDer)?;
+    let usage = usage.extended_key_usage().map_err(|_| webpki::Error::ExtensionValueInvalid)?;
+    if usage.is_some_and(|usage| !usage.value.any && !usage.value.server_auth) {
+        return Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext {
+            required: KeyUsage::server_auth(),
+            present: Vec::new(),
+        }));
+    }
+    Ok(Judged { until })
+}
+
+/// The extended key usage as Go judges it: absent, "any" and the one asked for are all good.
+struct Usage(Role);
+
+impl ExtendedKeyUsageValidator for Usage {
+    fn validate(&self, iter: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        const ANY: &[usize] = &[2, 5, 29, 37, 0];
+        let (required, wanted) = match self.0 {
+            Role::Client => (KeyUsage::client_auth(), KeyUsage::CLIENT_AUTH_REPR),
+            Role::Server => (KeyUsage::server_auth(), KeyUsage::SERVER_AUTH_REPR),
+        };
+        let mut present = Vec::new();
+        for purpose in iter {
+            let purpose = purpose?.to_decoded_oid();
+            if purpose == ANY || purpose == wanted {
+                return Ok(());
+            }
+            present.push(purpose);
+        }
+        if present.is_empty() {
+            return Ok(());
+        }
+        Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext { required, present }))
+    }
+}
+
+/// The first second after `until`.
+impl Judged {
+    /// When to judge again at the latest.
+    pub fn again(&self) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(self.until.as_secs().saturating_add(1)))
+    }
+}

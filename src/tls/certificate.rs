@@ -1,0 +1,197 @@
+//! What a certificate says, in words and numbers: for errors, `pki show` and the status page.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use rustls::pki_types::UnixTime;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
+use x509_parser::prelude::FromDer;
+use x509_parser::time::ASN1Time;
+
+/// The readable part of a certificate. Every string is made safe to print: control characters escaped,
+/// length bounded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The subject, for example `CN=jane, O=dev`.
+    pub subject: String,
+    /// The issuer, in the same form.
+    pub issuer: String,
+    /// The serial number as lower-case hex.
+    pub serial: String,
+    /// DNS names and IP addresses of the subject alternative name, as text.
+    pub names: Vec<String>,
+    /// First second in which it is valid.
+    pub not_before: UnixTime,
+    /// Last second in which it is valid.
+    pub not_after: UnixTime,
+    /// Whether it may sign others (basic constraints; a version 1 certificate says nothing and counts as one
+    /// that may, as trust stores hold such roots).
+    pub is_authority: bool,
+    /// Key usage and extended key usage in words, for example `digital signature`, `client authentication`.
+    pub usages: Vec<String>,
+    /// Algorithm of the public key, for example `ECDSA P-256`.
+    pub key: String,
+}
+
+impl Facts {
+    /// Reads one DER certificate; the error says in words what is wrong with it.
+    pub fn of(der: &[u8]) -> Result<Facts, String> {
+        let certificate = parse(der)?;
+        let mut names = Vec::new();
+        let mut usages = Vec::new();
+        for extension in certificate.extensions() {
+            match extension.parsed_extension() {
+                ParsedExtension::SubjectAlternativeName(alternatives) => {
+                    names.extend(alternatives.general_names.iter().filter_map(name_text));
+                }
+                ParsedExtension::KeyUsage(usage) => usages.extend(usage_words(usage)),
+                ParsedExtension::ExtendedKeyUsage(usage) => {
+                    let known = [
+                        (usage.any, "any purpose"),
+                        (usage.server_auth, "server authentication"),
+                        (usage.client_auth, "client authentication"),
+                        (usage.code_signing, "code signing"),
+                        (usage.email_protection, "email protection"),
+                        (usage.time_stamping, "time stamping"),
+                        (usage.ocsp_signing, "OCSP signing"),
+                    ];
+                    usages.extend(known.iter().filter(|(is, _)| *is).map(|(_, word)| (*word).to_owned()));
+                    usages.extend(usage.other.iter().map(|oid| format!("purpose {oid}")));
+                }
+                _ => {}
+            }
+        }
+        Ok(Facts {
+            subject: printable(&certificate.subject().to_string()),
+            issuer: printable(&certificate.issuer().to_string()),
+            serial: hex(certificate.raw_serial()),
+            names,
+            not_before: unix(certificate.validity().not_before),
+            not_after: unix(certificate.validity().not_after),
+            is_authority: is_authority(&certificate),
+            usages,
+            key: key_words(&certificate),
+        })
+    }
+
+    /// Whether the clock stands before, within (`None`) or after the certificate's life, in words.
+    pub fn untimely(&self, now: UnixTime) -> Option<String> {
+        if now.as_secs() > self.not_after.as_secs() {
+            Some(format!("it expired on {}", date(self.not_after)))
+        } else if now.as_secs() < self.not_before.as_secs() {
+            Some(format!("it is not valid before {} (is this machine's clock right?)", date(self.not_before)))
+        } else {
+            None
+        }
+    }
+}
+
+/// Parses DER and refuses anything that follows the certificate.
+pub(super) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
+    match X509Certificate::from_der(der) {
+        Ok(([], certificate)) => Ok(certificate),
+        Ok(_) => Err("bytes follow the end of the certificate".to_owned()),
+        Err(_) => Err("it is not a well-formed X.509 certificate".to_owned()),
+    }
+}
+
+fn is_authority(certificate: &X509Certificate<'_>) -> bool {
+    match certificate.basic_constraints() {
+        Ok(Some(constraints)) => constraints.value.ca,
+        Ok(None) => certificate.version().0 == 0,
+        Err(_) => false,
+    }
+}
+
+pub(super) fn unix(time: ASN1Time) -> UnixTime {
+    let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
+    UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
+}
+
+/// `2027-10-21 12:00 UTC`.
+pub(super) fn date(time: UnixTime) -> String {
+    i64::try_from(time.as_secs())
+        .ok()
+        .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
+        .map_or_else(|| "a date beyond reckoning".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
+}
+
+/// Text from outside, safe in a log line and on a terminal.
+pub(super) fn printable(text: &str) -> String {
+    const LONGEST: usize = 256;
+    let mut safe = String::new();
+    for character in text.chars() {
+        if safe.len() >= LONGEST {
+            safe.push('…');
+            break;
+        }
+        if character.is_control() || ('\u{200b}'..='\u{202e}').contains(&character) {
+            safe.extend(character.escape_unicode());
+        } else {
+            safe.push(character);
+        }
+    }
+    safe
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn name_text(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some(printable(name)),
+        GeneralName::IPAddress(bytes) => {
+            let address = <[u8; 4]>::try_from(*bytes)
+                .map(IpAddr::from)
+                .or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            address.ok().map(|address| address.to_string())
+        }
+        _ => None,
+    }
+}
+
+fn usage_words(usage: &KeyUsage) -> Vec<String> {
+    let words = [
+        (usage.digital_signature(), "digital signature"),
+        (usage.key_encipherment(), "key encipherment"),
+        (usage.data_encipherment(), "data encipherment"),
+        (usage.key_agreement(), "key agreement"),
+        (usage.key_cert_sign(), "signing certificates"),
+        (usage.crl_sign(), "signing revocation lists"),
+    ];
+    words.iter().filter(|(is, _)| *is).map(|(_, word)| (*word).to_owned()).collect()
+}
+
+fn key_words(certificate: &X509Certificate<'_>) -> String {
+    use x509_parser::public_key::PublicKey;
+    match certificate.public_key().parsed() {
+        Ok(PublicKey::RSA(key)) => format!("RSA {}", key.key_size()),
+        Ok(PublicKey::EC(point)) => format!("ECDSA P-{}", point.key_size()),
+        _ => match certificate.public_key().algorithm.algorithm.to_id_string().as_str() {
+            "1.3.101.112" => "Ed25519".to_owned(),
+            other => format!("algorithm {}", printable(other)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_outside_cannot_write_a_log_line() {
+        assert_eq!(printable("CN=a\nlevel=info \u{1b}[31m"), "CN=a\\u{a}level=info \\u{1b}[31m");
+        assert!(printable(&"x".repeat(10_000)).len() < 300);
+    }
+
+    #[test]
+    fn rubbish_is_an_error_in_words() {
+        assert!(Facts::of(b"rubbish").unwrap_err().contains("well-formed"));
+        assert!(Facts::of(b"").is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! A certificate chain with its private key, from two PEM files.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys};
+
+use super::certificate::Facts;
+use super::provider;
+use crate::process::Problem;
+
+/// Where a pair lies on disk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PairFiles {
+    /// The certificate, followed by its intermediates, as PEM.
+    pub certificate: PathBuf,
+    /// The private key as PEM: PKCS#8, SEC1 or PKCS#1.
+    pub key: PathBuf,
+}
+
+/// A certificate we can prove to be ours. Equal when the chains are equal (the key follows from the
+/// certificate). Has no `Debug`: a key must not find its way into a log.
+pub struct KeyPair {
+    certified: Arc<CertifiedKey>,
+    facts: Facts,
+    place: String,
+}
+
+impl PairFiles {
+    /// Names both files.
+    pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> PairFiles {
+        PairFiles { certificate: certificate.into(), key: key.into() }
+    }
+
+    /// Both paths, as problems about the pair name them.
+    pub fn place(&self) -> String {
+        format!("{} with {}", self.certificate.display(), self.key.display())
+    }
+}
+
+impl KeyPair {
+    /// Reads and checks a pair; every problem names both files. A key that others may read is a warning in
+    /// the log.
+    pub fn load(files: &PairFiles) -> Result<KeyPair, Problem> {
+        let place = files.place();
+        let read = |path: &Path, what: &str| {
+            fs::read(path).map_err(|error| {
+                Problem::new(&place, format!("cannot read the {what} {}: {error}", path.display()))
+            })
+        };
+        let chain = read(&files.certificate, "certificate")?;
+        let key = read(&files.key, "key")?;
+        warn_if_others_can_read(&files.key);
+        KeyPair::from_pem(&chain, &key, &place)
+    }
+
+    /// Checks a pair that is already in memory; `place` is what a problem names.
+    pub fn from_pem(chain: &[u8], key: &[u8], place: &str) -> Result<KeyPair, Problem> {
+        let problem = |message: String| Problem::new(place, message);
+        let chain = CertificateDer::pem_slice_iter(chain)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| problem(format!("the certificate is not proper PEM: {error}")))?;
+        let Some(leaf) = chain.first() else {
+            return Err(problem("the certificate file has no \"BEGIN CERTIFICATE\" block".to_owned()));
+        };
+        let facts = Facts::of(leaf).map_err(|why| problem(format!("the certificate cannot be used: {why}")))?;
+        let private = PrivateKeyDer::from_pem_slice(key).map_err(|_| problem(key_complaint(key)))?;
+        let certified = CertifiedKey::from_der(chain, private, &provider()).map_err(|error| {
+            problem(match error {
+                Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => format!(
+                    "the key does not belong to the certificate ({}); was only one of the two files replaced?",
+                    facts.subject
+                ),
+                Error::InvalidCertificate(_) => format!(
+                    "the certificate ({}) cannot be used: it must be an X.509 version 3 certificate without unknown \
+                     critical extensions",
+                    facts.subject
+                ),
+                // The library's own text could quote the key's bytes one day.
+                _ => "the key is of a kind that is not supported; supported are RSA (2048 to 8192 bits), ECDSA on \
+                      P-256, P-384 and P-521, and Ed25519"
+                    .to_owned(),
+            })
+        })?;
+        Ok(KeyPair { certified: Arc::new(certified), facts, place: place.to_owned() })
+    }
+
+    /// For rustls, server or client side.
+    pub fn certified(&self) -> &Arc<CertifiedKey> {
+        &self.certified
+    }
+
+    /// The chain, our own certificate first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.certified.cert
+    }
+
+    /// What our certificate says.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Last second in which our certificate is valid.
+    pub fn not_after(&self) -> UnixTime {
+        self.facts.not_after
+    }
+
+    /// The files it came from.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+}
+
+impl PartialEq for KeyPair {
+    fn eq(&self, other: &KeyPair) -> bool {
+        self.certified.cert == other.certified.cert
+    }
+}
+
+impl Eq for KeyPair {}
+
+/// Why no key was found, without quoting what is in the file.
+fn key_complaint(pem: &[u8]) -> String {
+    let text = String::from_utf8_lossy(pem);
+    if text.contains("ENCRYPTED") {
+        "the key is protected by a passphrase, which a server cannot type; remove it with \"openssl pkey\"".to_owned()
+    } else if text.contains("PRIVATE KEY-----") {
+        "the key file is cut short or damaged".to_owned()
+    } else if text.contains("BEGIN CERTIFICATE") {
+        "the key file holds a certificate and no key; are the two files exchanged?".to_owned()
+    } else {
+        "the key file has no \"BEGIN PRIVATE KEY\" block (nor \"EC PRIVATE KEY\" nor \"RSA PRIVATE KEY\")".to_owned()
+    }
+}
+
+fn warn_if_others_can_read(path: &Path) {
+    if let Ok(data) = fs::metadata(path)
+        && data.permissions().mode() & 0o004 != 0
+    {
+        tracing::warn!(
+            file = %path.display(),
+            mode = format_args!("{:o}", data.permissions().mode() & 0o7777),
+            "everybody on this machine can read this private key; chmod 600 would mend it"
+        );
+    }
+}

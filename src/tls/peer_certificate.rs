@@ -1,0 +1,106 @@
+//! Who a client certificate says its holder is.
+//!
+//! Read as k8s.io/apiserver does in pkg/authentication/request/x509: the last common name, every
+//! organization, and the UID under its own object identifier.
+
+use aws_lc_rs::digest;
+use rustls::pki_types::UnixTime;
+use x509_parser::asn1_rs::{Oid, Tag, oid};
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
+use x509_parser::x509::AttributeTypeAndValue;
+
+use super::certificate::{hex, parse, unix};
+
+/// Kubernetes' object identifier of a user's UID (KEP-4940).
+const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
+
+/// The identity in one client certificate. Parsed once per connection; says nothing about trust.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// The last common name of the subject; `None` when there is none or it is empty.
+    pub common_name: Option<String>,
+    /// The subject's organizations, in order.
+    pub organizations: Vec<String>,
+    uid: Result<Option<String>, &'static str>,
+    /// SHA-256 of the certificate as lower-case hex.
+    pub fingerprint: String,
+    /// The serial number as lower-case hex.
+    pub serial: String,
+    /// First second in which it is valid.
+    pub not_before: UnixTime,
+    /// Last second in which it is valid.
+    pub not_after: UnixTime,
+}
+
+impl PeerCertificate {
+    /// Reads a DER certificate; the error says in words why it cannot be read.
+    pub fn parse(der: &[u8]) -> Result<PeerCertificate, String> {
+        let certificate = parse(der)?;
+        let mut peer = PeerCertificate {
+            common_name: None,
+            organizations: Vec::new(),
+            uid: Ok(None),
+            fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
+            serial: hex(certificate.raw_serial()),
+            not_before: unix(certificate.validity().not_before),
+            not_after: unix(certificate.validity().not_after),
+        };
+        for attribute in certificate.subject().iter_attributes() {
+            let kind = attribute.attr_type();
+            if *kind == UID {
+                peer.uid = match (&peer.uid, text(attribute)?) {
+                    (Err(known), _) => Err(*known),
+                    (Ok(Some(_)), _) => Err("the certificate has several UIDs"),
+                    (Ok(None), None) => Err("the certificate's UID is not a string"),
+                    (Ok(None), Some(uid)) if uid.is_empty() => Err("the certificate's UID is empty"),
+                    (Ok(None), Some(uid)) => Ok(Some(uid)),
+                };
+            } else if *kind == OID_X509_COMMON_NAME {
+                // An attribute that is not a string is passed over, as Go's pkix.Name does.
+                if let Some(name) = text(attribute)? {
+                    peer.common_name = Some(name);
+                }
+            } else if *kind == OID_X509_ORGANIZATION_NAME {
+                peer.organizations.extend(text(attribute)?);
+            }
+        }
+        peer.common_name = peer.common_name.filter(|name| !name.is_empty());
+        Ok(peer)
+    }
+
+    /// The UID; an error (empty, no string, several) must fail the authentication by this certificate.
+    pub fn uid(&self) -> Result<Option<&str>, &'static str> {
+        match &self.uid {
+            Ok(uid) => Ok(uid.as_deref()),
+            Err(why) => Err(why),
+        }
+    }
+}
+
+/// The value if it is a string of any ASN.1 kind; an error if it claims to be one and is not.
+fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<Option<String>, String> {
+    let value = attribute.attr_value();
+    let bytes = value.data;
+    let broken = || "the certificate's subject holds a broken string".to_owned();
+    match value.tag() {
+        Tag::Utf8String => String::from_utf8(bytes.to_vec()).map(Some).map_err(|_| broken()),
+        Tag::PrintableString | Tag::Ia5String | Tag::NumericString => {
+            if bytes.is_ascii() {
+                Ok(Some(bytes.iter().map(|byte| char::from(*byte)).collect()))
+            } else {
+                Err(broken())
+            }
+        }
+        // Go reads the defunct T.61 as Latin-1, too.
+        Tag::TeletexString => Ok(Some(bytes.iter().map(|byte| char::from(*byte)).collect())),
+        Tag::BmpString => {
+            let (pairs, rest) = bytes.as_chunks::<2>();
+            let units = pairs.iter().map(|pair| u16::from_be_bytes(*pair));
+            match char::decode_utf16(units).collect::<Result<String, _>>() {
+                Ok(text) if rest.is_empty() => Ok(Some(text)),
+                _ => Err(broken()),
+            }
+        }
+        _ => Ok(None),
+    }
+}
