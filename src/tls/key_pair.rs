@@ -49,9 +49,8 @@ impl KeyPair {
     pub fn load(files: &PairFiles) -> Result<KeyPair, Problem> {
         let place = files.place();
         let read = |path: &Path, what: &str| {
-            fs::read(path).map_err(|error| {
-                Problem::new(&place, format!("cannot read the {what} {}: {error}", path.display()))
-            })
+            fs::read(path)
+                .map_err(|error| Problem::new(&place, format!("cannot read the {what} {}: {error}", path.display())))
         };
         let chain = read(&files.certificate, "certificate")?;
         let key = read(&files.key, "key")?;

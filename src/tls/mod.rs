@@ -1,17 +1,24 @@
 //! Who we are and whom we trust: key pairs, bundles, authorities, peer certificates.
 
+mod authority;
 mod bundle;
 mod certificate;
+pub mod client;
+mod der;
+mod failure;
 mod key_pair;
 mod peer_certificate;
+pub mod server;
 mod signature;
 
 use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::CryptoProvider;
 
+pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Issued, Purpose, Request};
 pub use bundle::{Bundle, Judged, Untrusted};
 pub use certificate::Facts;
+pub use failure::{Failure, classify};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
 

@@ -1,0 +1,247 @@
+//! Certificate authorities of our own, and the certificates they issue. ECDSA on P-256 throughout.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CustomExtension, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair as PrivateKey, KeyUsagePurpose, SanType, SerialNumber,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+
+use super::certificate::Facts;
+use super::der;
+use super::key_pair::{KeyPair, PairFiles};
+use crate::process::Problem;
+
+/// How long an authority lives.
+pub const AUTHORITY_DAYS: u32 = 3650;
+/// How long a certificate lives unless asked otherwise.
+pub const CERTIFICATE_DAYS: u32 = 365;
+/// The beginning of life is set back by this, for peers whose clocks are behind.
+const BACKDATED: Duration = Duration::from_secs(300);
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The moment as rcgen wants it: its type belongs to a crate we need for nothing else.
+macro_rules! moment {
+    ($at:expr) => {
+        rcgen::date_time_ymd(1970, 1, 1) + $at.duration_since(UNIX_EPOCH).map_err(failed)?
+    };
+}
+
+/// What a certificate is for; sets the extended key usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Server authentication.
+    Serving,
+    /// Client authentication.
+    Client,
+}
+
+/// A certificate that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The common name: of a client, the user's name.
+    pub common_name: String,
+    /// The organizations: of a client, the groups.
+    pub organizations: Vec<String>,
+    /// DNS names (a leading `*.` is allowed) and IP addresses. A serving certificate needs at least one.
+    pub names: Vec<String>,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// How many days it lives; cut where the authority's life ends.
+    pub days: u32,
+}
+
+/// A certificate and its key as PEM. No `Debug`: it holds a key.
+pub struct Issued {
+    /// The certificate.
+    pub certificate: String,
+    /// The key, PKCS#8.
+    pub key: String,
+}
+
+/// A certificate authority whose key is at hand. No `Debug`: it holds a key.
+pub struct Authority {
+    certificate: CertificateDer<'static>,
+    facts: Facts,
+    issuer: Issuer<'static, PrivateKey>,
+}
+
+impl Request {
+    /// A serving certificate for `names`, the first of which becomes the common name.
+    pub fn serving(names: &[String]) -> Request {
+        Request {
+            common_name: names.first().cloned().unwrap_or_default(),
+            organizations: Vec::new(),
+            names: names.to_vec(),
+            purpose: Purpose::Serving,
+            days: CERTIFICATE_DAYS,
+        }
+    }
+
+    /// A client certificate for a user and the user's groups.
+    pub fn client(user: &str, groups: &[&str]) -> Request {
+        Request {
+            common_name: user.to_owned(),
+            organizations: groups.iter().map(|&group| group.to_owned()).collect(),
+            names: Vec::new(),
+            purpose: Purpose::Client,
+            days: CERTIFICATE_DAYS,
+        }
+    }
+}
+
+impl Authority {
+    /// A new authority; nothing is written to disk.
+    pub fn new(common_name: &str, now: SystemTime) -> Result<(Authority, Issued), Problem> {
+        Authority::with_key(common_name, new_key()?, now)
+    }
+
+    /// The same authority with a new life: name and key stay, so what it issued stays good.
+    pub fn renewed(files: &PairFiles, now: SystemTime) -> Result<(Authority, Issued), Problem> {
+        let old = Authority::load(files)?;
+        let name = super::peer_certificate::PeerCertificate::parse(&old.certificate).ok();
+        let name = name.and_then(|it| it.common_name).unwrap_or_default();
+        let Authority { issuer, .. } = old;
+        let key = PrivateKey::from_pem(&issuer.key().serialize_pem()).map_err(|_| broken(&files.place()))?;
+        Authority::with_key(&name, key, now)
+    }
+
+    fn with_key(common_name: &str, key: PrivateKey, now: SystemTime) -> Result<(Authority, Issued), Problem> {
+        let mut params = parameters(now, AUTHORITY_DAYS)?;
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key).map_err(failed)?;
+        let issued = Issued { certificate: certificate.pem(), key: key.serialize_pem() };
+        let facts = Facts::of(certificate.der()).map_err(failed)?;
+        let certificate = certificate.der().clone();
+        Ok((Authority { certificate, facts, issuer: Issuer::new(params, key) }, issued))
+    }
+
+    /// Reads an authority's certificate and key; a problem names both files.
+    pub fn load(files: &PairFiles) -> Result<Authority, Problem> {
+        let pair = KeyPair::load(files)?;
+        let place = files.place();
+        if !pair.facts().is_authority {
+            let message = format!("\"{}\" is no certificate authority and cannot issue", pair.facts().subject);
+            return Err(Problem::new(place, message));
+        }
+        let pem = std::fs::read_to_string(&files.key).map_err(|error| Problem::new(&place, error))?;
+        let key = PrivateKey::from_pem(&pem).map_err(|_| broken(&place))?;
+        let certificate = pair.chain()[0].clone();
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| broken(&place))?;
+        Ok(Authority { certificate, facts: pair.facts().clone(), issuer })
+    }
+
+    /// What the authority's certificate says.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// The authority's certificate.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// Issues a certificate with a new key.
+    pub fn issue(&self, request: &Request, now: SystemTime) -> Result<Issued, Problem> {
+        self.issue_with(request, Vec::new(), now)
+    }
+
+    /// Issues a certificate that carries further extensions.
+    pub(crate) fn issue_with(
+        &self,
+        request: &Request,
+        extensions: Vec<CustomExtension>,
+        now: SystemTime,
+    ) -> Result<Issued, Problem> {
+        if request.common_name.is_empty() {
+            return Err(Problem::new("certificate", "a name is needed"));
+        }
+        if request.purpose == Purpose::Serving && request.names.is_empty() {
+            let message =
+                "a serving certificate needs at least one DNS name or IP address, clients look at nothing else";
+            return Err(Problem::new("certificate", message));
+        }
+        let mut params = parameters(now, request.days)?;
+        let end = UNIX_EPOCH + Duration::from_secs(self.facts.not_after.as_secs());
+        params.not_after = params.not_after.min(moment!(end));
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![match request.purpose {
+            Purpose::Serving => ExtendedKeyUsagePurpose::ServerAuth,
+            Purpose::Client => ExtendedKeyUsagePurpose::ClientAuth,
+        }];
+        params.subject_alt_names = request.names.iter().map(|name| alternative_name(name)).collect::<Result<_, _>>()?;
+        params.custom_extensions = extensions;
+        let key = new_key()?;
+        let draft = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        // rcgen keeps one value per kind of name part, in the subject and in the issuer it copies from a
+        // certificate read from disk. A user may be in several groups, so both names are written by us.
+        let issuer = super::certificate::parse(&self.certificate).map_err(failed)?.subject().as_raw().to_vec();
+        let certificate = der::rename(draft.der(), &issuer, &subject(request), self.issuer.key())
+            .ok_or_else(|| failed("the certificate could not be assembled"))?;
+        Ok(Issued { certificate: der::pem("CERTIFICATE", &certificate), key: key.serialize_pem() })
+    }
+}
+
+impl Issued {
+    /// The certificate as DER.
+    pub fn der(&self) -> Result<CertificateDer<'static>, Problem> {
+        CertificateDer::from_pem_slice(self.certificate.as_bytes()).map_err(failed)
+    }
+}
+
+fn subject(request: &Request) -> Vec<u8> {
+    const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
+    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    let mut parts: Vec<(&[u8], &str)> =
+        request.organizations.iter().map(|organization| (ORGANIZATION, organization.as_str())).collect();
+    parts.push((COMMON_NAME, &request.common_name));
+    der::name(&parts)
+}
+
+fn parameters(now: SystemTime, days: u32) -> Result<CertificateParams, Problem> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.not_before = moment!(now - BACKDATED);
+    params.not_after = moment!(now + DAY * days);
+    let mut serial = [0; 16];
+    aws_lc_rs::rand::fill(&mut serial).map_err(failed)?;
+    // Positive, and never with a leading zero that one would have to leave out.
+    serial[0] = serial[0] & 0x7f | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+    Ok(params)
+}
+
+fn new_key() -> Result<PrivateKey, Problem> {
+    PrivateKey::generate().map_err(failed)
+}
+
+fn alternative_name(name: &str) -> Result<SanType, Problem> {
+    let bare = name.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(name);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok(SanType::IpAddress(address));
+    }
+    let wrong = || Problem::new("certificate", format!("\"{name}\" is neither a DNS name nor an IP address"));
+    let host = name.strip_prefix("*.").unwrap_or(name);
+    match ServerName::try_from(host) {
+        Ok(ServerName::DnsName(_)) => {}
+        _ => return Err(wrong()),
+    }
+    Ok(SanType::DnsName(name.to_ascii_lowercase().try_into().map_err(|_| wrong())?))
+}
+
+fn failed(error: impl std::fmt::Display) -> Problem {
+    Problem::new("certificate", format!("could not be made: {error}"))
+}
+
+fn broken(place: &str) -> Problem {
+    Problem::new(place, "cannot issue with this authority's key or certificate; supported keys are ECDSA and RSA")
+}

@@ -1,0 +1,127 @@
+//! The calling side: how we meet a backend, whom we take it for, and who we say we are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
+
+use super::bundle::Bundle;
+use super::failure::certificate_error;
+use super::key_pair::KeyPair;
+use super::{provider, signature};
+use crate::process::Problem;
+
+/// All that bears on the trust between us and a backend, except the name, which is an argument of each
+/// connection. Equal settings may share connections; compare them, do not hash them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientSettings {
+    /// Who vouches for the backend; `None` means the system's roots.
+    pub authorities: Option<Bundle>,
+    /// Takes any certificate of any name (`insecureSkipTLSVerify`); possession of the key is still checked.
+    pub insecure_skip_verify: bool,
+    /// Our certificate for the backend to ask for.
+    pub identity: Option<Arc<KeyPair>>,
+    /// The protocols offered, in order of preference, for example `h2` and `http/1.1`; empty offers none.
+    pub alpn: Vec<Vec<u8>>,
+}
+
+/// Builds the configuration for connections to one kind of backend. Keep it: sessions are resumed only within
+/// one configuration, and building it costs.
+///
+/// A problem when the system's roots are wanted and there are none.
+pub fn config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Problem> {
+    let mut provider = provider().as_ref().clone();
+    // A post-quantum key share costs more than the rest of the handshake: it is offered, but not sent first.
+    provider.kx_groups.sort_by_key(|group| group.name() != NamedGroup::X25519);
+    let algorithms = provider.signature_verification_algorithms;
+    let verifier = Backend { authorities: backend_authorities(settings)?, algorithms };
+    let builder = builder(provider)?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let mut config = match &settings.identity {
+        Some(pair) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified().as_ref().clone())))
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = settings.alpn.clone();
+    config.resumption = Resumption::in_memory_sessions(32);
+    Ok(Arc::new(config))
+}
+
+/// A host name or IP address as the handshake needs it.
+pub fn server_name(host: &str) -> Result<ServerName<'static>, Problem> {
+    let bare = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
+    ServerName::try_from(bare.to_owned())
+        .map_err(|_| Problem::new("server name", format!("{host:?} is neither a DNS name nor an IP address")))
+}
+
+fn builder(provider: CryptoProvider) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Problem> {
+    ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Problem::new("TLS", error))
+}
+
+fn backend_authorities(settings: &ClientSettings) -> Result<Option<Bundle>, Problem> {
+    match &settings.authorities {
+        _ if settings.insecure_skip_verify => Ok(None),
+        Some(bundle) => Ok(Some(bundle.clone())),
+        None => Bundle::system().map(Some),
+    }
+}
+
+/// Judges a backend's certificate.
+struct Backend {
+    /// `None`: whatever it presents.
+    authorities: Option<Bundle>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Backend {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if let Some(authorities) = &self.authorities {
+            authorities
+                .judge_server(end_entity, intermediates, server_name, now)
+                .map_err(|error| Error::InvalidCertificate(certificate_error(error)))?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        signature::tls12(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        signature::tls13(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backend").field("authorities", &self.authorities).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! The little DER we write ourselves: distinguished names with several parts of one kind.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::SigningKey;
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const UTF8_STRING: u8 = 0x0c;
+const BIT_STRING: u8 = 0x03;
+
+/// A distinguished name of (object identifier's content, text), one part to a set.
+pub(super) fn name(parts: &[(&[u8], &str)]) -> Vec<u8> {
+    let mut sets = Vec::new();
+    for (kind, text) in parts {
+        let pair = [element(OBJECT_IDENTIFIER, kind), element(UTF8_STRING, text.as_bytes())].concat();
+        sets.extend(element(SET, &element(SEQUENCE, &pair)));
+    }
+    element(SEQUENCE, &sets)
+}
+
+/// The certificate `draft` with other names for issuer and subject, signed anew. `None` if `draft` is not a
+/// certificate of version 3 or the key cannot sign.
+pub(super) fn rename(draft: &[u8], issuer: &[u8], subject: &[u8], key: &impl SigningKey) -> Option<Vec<u8>> {
+    let (_, whole, []) = split(draft)? else { return None };
+    let (_, mut tbs, rest) = split(whole)?;
+    let (algorithm, _, _) = split(rest)?;
+    let mut fields = Vec::new();
+    while !tbs.is_empty() {
+        let (field, _, after) = split(tbs)?;
+        fields.push(field);
+        tbs = after;
+    }
+    // RFC 5280, 4.1: version, serial number, signature, issuer, validity, subject, ...
+    *fields.get_mut(3)? = issuer;
+    *fields.get_mut(5)? = subject;
+    let tbs = element(SEQUENCE, &fields.concat());
+    let signature = key.sign(&tbs).ok()?;
+    let bits = element(BIT_STRING, &[&[0], signature.as_slice()].concat());
+    Some(element(SEQUENCE, &[tbs.as_slice(), algorithm, &bits].concat()))
+}
+
+/// PEM with lines of 64 characters.
+pub(super) fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    for line in text.as_bytes().chunks(64) {
+        pem.extend(line.iter().map(|byte| char::from(*byte)));
+        pem.push('\n');
+    }
+    pem + &format!("-----END {label}-----\n")
+}
+
+fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let mut encoded = vec![tag];
+    match u8::try_from(content.len()) {
+        Ok(short) if short < 0x80 => encoded.push(short),
+        _ => {
+            let length = content.len().to_be_bytes();
+            let length = &length[length.iter().position(|byte| *byte != 0).unwrap_or(length.len() - 1)..];
+            // A length has at most eight bytes.
+            encoded.push(0x80 | length.len() as u8);
+            encoded.extend(length);
+        }
+    }
+    encoded.extend(content);
+    encoded
+}
+
+/// The first element of `bytes`: the whole of it, its content, and what follows.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (&[_, first], rest) = bytes.split_first_chunk()?;
+    let (length, rest) = if first < 0x80 {
+        (usize::from(first), rest)
+    } else {
+        let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+        let length =
+            length.iter().try_fold(0usize, |sum, byte| sum.checked_mul(256)?.checked_add(usize::from(*byte)))?;
+        (length, rest)
+    };
+    let (content, after) = rest.split_at_checked(length)?;
+    Some((&bytes[..bytes.len() - after.len()], content, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_of_every_length_come_apart_again() {
+        for length in [0, 1, 0x7f, 0x80, 0xff, 0x100, 70_000] {
+            let content = vec![7; length];
+            let bytes = [element(SEQUENCE, &content), vec![1, 2]].concat();
+            let (whole, inner, after) = split(&bytes).unwrap();
+            assert_eq!((whole.len(), inner, after), (bytes.len() - 2, content.as_slice(), [1, 2].as_slice()));
+        }
+        for cut in [&[][..], &[0x30], &[0x30, 5, 1], &[0x30, 0x82, 1], &[0x30, 0xff]] {
+            assert!(split(cut).is_none());
+        }
+    }
+}

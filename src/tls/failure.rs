@@ -1,0 +1,180 @@
+//! Why a connection to a backend failed, in words of our own that may be shown to a client.
+
+use std::error::Error as StdError;
+use std::io;
+
+use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose};
+
+/// The kinds of failure between us and a backend, up to the end of the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Failure {
+    /// The backend's certificate has expired.
+    CertificateExpired,
+    /// The backend's certificate is not valid yet.
+    CertificateNotYetValid,
+    /// Nobody we trust signed the backend's certificate.
+    UnknownIssuer,
+    /// The backend's certificate is for other names.
+    NameMismatch,
+    /// The backend's certificate has no subject alternative name; a common name does not count.
+    MissingSan,
+    /// The backend's certificate is not for server authentication.
+    WrongUsage,
+    /// The backend's certificate is broken or of a kind that is not supported.
+    BadCertificate,
+    /// The backend refused our certificate, or wants one and got none.
+    ClientCertificateRefused,
+    /// Both sides have no protocol version, cipher suite or application protocol in common.
+    NoCommonProtocol,
+    /// What answers does not speak TLS.
+    NotTls,
+    /// Any other failure of the handshake.
+    HandshakeFailed,
+    /// Nothing listens there.
+    ConnectionRefused,
+    /// The connection was cut.
+    ConnectionClosed,
+    /// It took too long.
+    Timeout,
+    /// No way leads there.
+    Unreachable,
+    /// Any other failure.
+    ConnectionFailed,
+}
+
+/// [`Failure::of`] as a reason, for causes and labels.
+pub fn classify(error: &io::Error) -> &'static str {
+    Failure::of(error).reason()
+}
+
+impl Failure {
+    /// What an error of connecting, or of the handshake, or of the first read after it, comes down to.
+    pub fn of(error: &io::Error) -> Failure {
+        let mut source: Option<&(dyn StdError + 'static)> = error.get_ref().map(|it| it as _);
+        while let Some(error) = source {
+            if let Some(error) = error.downcast_ref::<Error>() {
+                return Failure::of_tls(error);
+            }
+            // An io::Error shows its inner error's sources, but not the inner error itself.
+            source = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+                Some(inner) => Some(inner as _),
+                None => error.source(),
+            };
+        }
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Failure::ConnectionRefused,
+            io::ErrorKind::TimedOut => Failure::Timeout,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable => {
+                Failure::Unreachable
+            }
+            io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof => Failure::ConnectionClosed,
+            _ => Failure::ConnectionFailed,
+        }
+    }
+
+    /// What an error of rustls, on our calling side, comes down to.
+    pub fn of_tls(error: &Error) -> Failure {
+        match error {
+            Error::InvalidCertificate(error) => match error {
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => Failure::CertificateExpired,
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                    Failure::CertificateNotYetValid
+                }
+                CertificateError::UnknownIssuer => Failure::UnknownIssuer,
+                CertificateError::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+                    Failure::MissingSan
+                }
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                    Failure::NameMismatch
+                }
+                CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                    Failure::WrongUsage
+                }
+                _ => Failure::BadCertificate,
+            },
+            Error::AlertReceived(alert) => match alert {
+                AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied
+                | AlertDescription::CertificateRequired => Failure::ClientCertificateRefused,
+                AlertDescription::ProtocolVersion
+                | AlertDescription::InsufficientSecurity
+                | AlertDescription::HandshakeFailure
+                | AlertDescription::NoApplicationProtocol => Failure::NoCommonProtocol,
+                _ => Failure::HandshakeFailed,
+            },
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Failure::NoCommonProtocol,
+            Error::InvalidMessage(_) => Failure::NotTls,
+            _ => Failure::HandshakeFailed,
+        }
+    }
+
+    /// One word, stable: a cause's reason, a metric's label.
+    pub fn reason(self) -> &'static str {
+        self.texts().0
+    }
+
+    /// A sentence without an address or a library's text.
+    pub fn words(self) -> &'static str {
+        self.texts().1
+    }
+
+    fn texts(self) -> (&'static str, &'static str) {
+        match self {
+            Failure::CertificateExpired => ("CertificateExpired", "the backend's certificate has expired"),
+            Failure::CertificateNotYetValid => {
+                ("CertificateNotYetValid", "the backend's certificate is not valid yet; a clock may be wrong")
+            }
+            Failure::UnknownIssuer => {
+                ("UnknownIssuer", "the backend's certificate is not signed by an authority that is trusted for it")
+            }
+            Failure::NameMismatch => ("NameMismatch", "the backend's certificate is for another name"),
+            Failure::MissingSan => (
+                "MissingSAN",
+                "the backend's certificate has no subject alternative name, and its common name does not count",
+            ),
+            Failure::WrongUsage => ("WrongUsage", "the backend's certificate is not for server authentication"),
+            Failure::BadCertificate => ("BadCertificate", "the backend's certificate is broken or not supported"),
+            Failure::ClientCertificateRefused => {
+                ("ClientCertificateRefused", "the backend does not accept the proxy's client certificate")
+            }
+            Failure::NoCommonProtocol => {
+                ("NoCommonProtocol", "the backend supports none of the offered TLS versions, ciphers or protocols")
+            }
+            Failure::NotTls => ("NotTLS", "the backend does not speak TLS on this port"),
+            Failure::HandshakeFailed => ("HandshakeFailed", "the TLS handshake with the backend failed"),
+            Failure::ConnectionRefused => ("ConnectionRefused", "the backend refuses connections"),
+            Failure::ConnectionClosed => ("ConnectionClosed", "the backend closed the connection"),
+            Failure::Timeout => ("Timeout", "the backend did not answer in time"),
+            Failure::Unreachable => ("Unreachable", "the backend cannot be reached"),
+            Failure::ConnectionFailed => ("ConnectionFailed", "the connection to the backend failed"),
+        }
+    }
+}
+
+/// webpki's error as rustls' own, so that the peer gets the alert that fits.
+pub(super) fn certificate_error(error: webpki::Error) -> CertificateError {
+    use webpki::Error as Web;
+    match error {
+        Web::CertExpired { time, not_after } => CertificateError::ExpiredContext { time, not_after },
+        Web::CertNotValidYet { time, not_before } => CertificateError::NotValidYetContext { time, not_before },
+        Web::UnknownIssuer | Web::CaUsedAsEndEntity => CertificateError::UnknownIssuer,
+        Web::CertNotValidForName(name) => {
+            CertificateError::NotValidForNameContext { expected: name.expected, presented: name.presented }
+        }
+        Web::RequiredEkuNotFoundContext(_) => {
+            CertificateError::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, presented: Vec::new() }
+        }
+        Web::InvalidSignatureForPublicKey => CertificateError::BadSignature,
+        Web::UnsupportedCriticalExtension => CertificateError::UnhandledCriticalExtension,
+        Web::BadDer | Web::BadDerTime | Web::TrailingData(_) => CertificateError::BadEncoding,
+        other => CertificateError::Other(rustls::OtherError(std::sync::Arc::new(other))),
+    }
+}

@@ -1,0 +1,248 @@
+//! The serving side: our certificates, the clients' authorities, the TLS settings, and their reload.
+
+mod follow;
+mod possession;
+mod protocol;
+mod server_name;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::pki_types::UnixTime;
+
+use super::bundle::Bundle;
+use super::key_pair::{KeyPair, PairFiles};
+use crate::process::{Problem, Problems};
+
+pub use follow::{OnFailure, ServingPublishers, follow};
+pub use server_name::NamedPair;
+
+/// What the operator asked for, as the flags carry it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServingSettings {
+    /// `--tls-cert-file` and `--tls-private-key-file`. Without it the first of `named` serves everybody.
+    pub pair: Option<PairFiles>,
+    /// `--tls-sni-cert-key`.
+    pub named: Vec<NamedPair>,
+    /// `--client-ca-file`.
+    pub client_ca: Option<PathBuf>,
+    /// `--requestheader-client-ca-file`.
+    pub request_header_ca: Option<PathBuf>,
+    /// Whether `--requestheader-allowed-names` names anybody. If not, the two bundles must not share an
+    /// authority: every client could then claim to be anyone.
+    pub request_header_names_given: bool,
+    /// `--tls-min-version`, for example `VersionTLS13`; empty for the default.
+    pub min_version: String,
+    /// `--tls-cipher-suites`, by Go's names; empty for the default.
+    pub cipher_suites: Vec<String>,
+    /// `--disable-http2-serving` turned around: whether h2 is offered beside http/1.1.
+    pub http2: bool,
+}
+
+/// Whom we believe. One snapshot, so that the two bundles always belong together.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// Who vouches for clients.
+    pub client: Option<Bundle>,
+    /// Who vouches for front proxies.
+    pub request_header: Option<Bundle>,
+    /// Grows with every change; a judgement is good for one generation.
+    pub generation: u64,
+}
+
+/// A file with certificates that is in use, for the metric and the status page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InUse {
+    /// The file.
+    pub file: PathBuf,
+    /// The flag it was given by, for example `--client-ca-file`.
+    pub purpose: &'static str,
+    /// The subject of the certificate (in a bundle: of the one that ends first).
+    pub subject: String,
+    /// Last second in which all of the file is valid.
+    pub not_after: UnixTime,
+}
+
+/// Everything read and checked, ready to serve.
+pub struct Loaded {
+    /// For the acceptor.
+    pub config: Arc<ServerConfig>,
+    /// For the authenticators.
+    pub trust: Arc<Trust>,
+    /// For the operator.
+    pub in_use: Arc<Vec<InUse>>,
+    parts: Parts,
+}
+
+/// What lies on disk, each part as last found good.
+#[derive(Clone, Default)]
+struct Parts {
+    pairs: BTreeMap<PairFiles, Arc<KeyPair>>,
+    client: Option<Bundle>,
+    request_header: Option<Bundle>,
+}
+
+/// Reads every file and checks every setting; all mistakes at once.
+pub fn load(settings: &ServingSettings) -> Result<Loaded, Problems> {
+    let (parts, mut problems) = Parts::read(settings, &Parts::default(), UnixTime::now());
+    // Asked for here so that a wrong cipher is reported beside a missing file.
+    problems.0.extend(protocol::Protocol::of(settings).err().into_iter().flat_map(|it| it.0));
+    problems.or(())?;
+    Loaded::of(settings, parts, 1)
+}
+
+impl Loaded {
+    fn of(settings: &ServingSettings, parts: Parts, generation: u64) -> Result<Loaded, Problems> {
+        let protocol = protocol::Protocol::of(settings)?;
+        let Some(default) = settings.pairs().next().and_then(|files| parts.pairs.get(files)) else {
+            return Err(Problem::new("--tls-cert-file", "a serving certificate is needed").into());
+        };
+        let named = settings.named.iter().filter_map(|it| Some((it, parts.pairs.get(&it.files)?)));
+        let resolver = server_name::ByName::new(default, named);
+        let hints = parts.client.iter().chain(&parts.request_header).flat_map(Bundle::subjects);
+        let verifier = possession::Possession::new(hints.collect());
+        let config = protocol.config(Arc::new(verifier), Arc::new(resolver))?;
+        let trust = Trust { client: parts.client.clone(), request_header: parts.request_header.clone(), generation };
+        let in_use = parts.in_use(settings);
+        Ok(Loaded { config: Arc::new(config), trust: Arc::new(trust), in_use: Arc::new(in_use), parts })
+    }
+}
+
+impl ServingSettings {
+    /// Every pair, the one that serves by default first.
+    fn pairs(&self) -> impl Iterator<Item = &PairFiles> {
+        self.pair.iter().chain(self.named.iter().map(|it| &it.files))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let pairs = self.pairs().flat_map(|it| [it.certificate.clone(), it.key.clone()]);
+        pairs.chain(self.client_ca.clone()).chain(self.request_header_ca.clone()).collect()
+    }
+}
+
+impl Parts {
+    /// Reads all parts; one that is wrong is taken from `old`, if it was ever good, and its problem kept.
+    fn read(settings: &ServingSettings, old: &Parts, now: UnixTime) -> (Parts, Problems) {
+        let mut problems = Problems::default();
+        let mut parts = Parts::default();
+        for files in settings.pairs() {
+            if parts.pairs.contains_key(files) {
+                continue;
+            }
+            let pair = problems.keep(KeyPair::load(files)).map(Arc::new);
+            if let Some(pair) = pair.or_else(|| old.pairs.get(files).cloned()) {
+                warn_of_odd_serving_certificate(&pair, now);
+                parts.pairs.insert(files.clone(), pair);
+            }
+        }
+        let mut bundle = |file: &Option<PathBuf>, flag: &str, old: &Option<Bundle>| {
+            let file = file.as_ref()?;
+            problems.keep(read_authorities(file, flag)).or_else(|| old.clone())
+        };
+        parts.client = bundle(&settings.client_ca, "--client-ca-file", &old.client);
+        parts.request_header =
+            bundle(&settings.request_header_ca, "--requestheader-client-ca-file", &old.request_header);
+        if let (Some(client), Some(request_header)) = (&parts.client, &parts.request_header)
+            && !settings.request_header_names_given
+            && client.overlaps(request_header)
+        {
+            problems.0.push(Problem::new(
+                "--requestheader-client-ca-file",
+                format!(
+                    "{} shares an authority with --client-ca-file {}, and --requestheader-allowed-names is empty: every \
+                     client with a certificate could claim to be anyone. Use an authority of its own for front \
+                     proxies, or name them with --requestheader-allowed-names",
+                    request_header.origin(),
+                    client.origin()
+                ),
+            ));
+            parts.client = old.client.clone();
+            parts.request_header = old.request_header.clone();
+        }
+        (parts, problems)
+    }
+
+    fn in_use(&self, settings: &ServingSettings) -> Vec<InUse> {
+        let mut list = Vec::new();
+        for (position, files) in settings.pairs().enumerate() {
+            let flag = if position == 0 && settings.pair.is_some() { "--tls-cert-file" } else { "--tls-sni-cert-key" };
+            if let Some(pair) = self.pairs.get(files) {
+                list.push(InUse {
+                    file: files.certificate.clone(),
+                    purpose: flag,
+                    subject: pair.facts().subject.clone(),
+                    not_after: pair.not_after(),
+                });
+            }
+        }
+        let bundles = [
+            (&settings.client_ca, "--client-ca-file", &self.client),
+            (&settings.request_header_ca, "--requestheader-client-ca-file", &self.request_header),
+        ];
+        for (file, purpose, bundle) in bundles {
+            let first = bundle.as_ref().and_then(|it| it.facts().iter().min_by_key(|facts| facts.not_after));
+            if let (Some(file), Some(facts)) = (file, first) {
+                let (subject, not_after) = (facts.subject.clone(), facts.not_after);
+                list.push(InUse { file: file.clone(), purpose, subject, not_after });
+            }
+        }
+        list
+    }
+
+    /// Whether anything differs that a handshake or a judgement would see.
+    fn same(&self, other: &Parts) -> bool {
+        self.pairs == other.pairs && self.same_trust(other)
+    }
+
+    fn same_trust(&self, other: &Parts) -> bool {
+        self.client == other.client && self.request_header == other.request_header
+    }
+}
+
+/// A bundle in which only authorities make sense.
+fn read_authorities(file: &PathBuf, flag: &str) -> Result<Bundle, Problem> {
+    let place = file.display();
+    let pem = std::fs::read(file).map_err(|error| Problem::new(place, format!("cannot be read ({flag}): {error}")))?;
+    let bundle = Bundle::from_pem(&pem, file.display())?;
+    let strangers = bundle.strangers();
+    if strangers.is_empty() {
+        return Ok(bundle);
+    }
+    let list = strangers.iter().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
+    let message = format!(
+        "{flag} takes certificate authorities, and {list} is none (basic constraint CA is not set); name the \
+         certificate of the authority that signed it"
+    );
+    Err(Problem::new(file.display(), message))
+}
+
+/// Things that are allowed and hardly meant: upstream serves with such a certificate, and so do we.
+fn warn_of_odd_serving_certificate(pair: &KeyPair, now: UnixTime) {
+    let facts = pair.facts();
+    if let Some(why) = facts.untimely(now) {
+        tracing::warn!(
+            files = pair.place(),
+            subject = facts.subject,
+            "clients will refuse the serving certificate: {why}"
+        );
+    }
+    if facts.names.is_empty() {
+        tracing::warn!(
+            files = pair.place(),
+            subject = facts.subject,
+            "clients will refuse the serving certificate: it names no host (no subject alternative name)"
+        );
+    }
+    let purposes = facts.usages.iter().filter(|it| it.ends_with("authentication") || it.contains("purpose"));
+    if purposes.clone().next().is_some()
+        && !purposes.clone().any(|it| it.starts_with("server") || it.starts_with("any"))
+    {
+        tracing::warn!(
+            files = pair.place(),
+            subject = facts.subject,
+            "clients will refuse the serving certificate: it is not for server authentication"
+        );
+    }
+}
