@@ -86,7 +86,7 @@ pub(super) async fn dial(resolver: &Resolver, upstream: &Upstream, only_http1: b
         let started = Instant::now();
         let fail = |phase, error: &io::Error| DialError {
             phase,
-            reason: reason_of(error),
+            reason: crate::tls::classify(error),
             cause: format!("{}: {error}", upstream.destination),
         };
         let addresses = resolver.addresses(&upstream.destination).await.map_err(|error| DialError {
@@ -115,17 +115,6 @@ pub(super) async fn dial(resolver: &Resolver, upstream: &Upstream, only_http1: b
             reason: "ConnectTimeout",
             cause: format!("{}: not connected within {:?}", upstream.destination, upstream.connect_timeout),
         }),
-    }
-}
-
-fn reason_of(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "ConnectionRefused",
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "ConnectionReset",
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "HostUnreachable",
-        io::ErrorKind::UnexpectedEof => "ConnectionClosed",
-        io::ErrorKind::TimedOut => "ConnectTimeout",
-        _ => super::trust::reason_of(error),
     }
 }
 
@@ -183,6 +172,6 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         drop(listener);
         let error = connect(&["127.0.0.1".parse().unwrap()], port).await.unwrap_err();
-        assert_eq!(reason_of(&error), "ConnectionRefused");
+        assert_eq!(crate::tls::classify(&error), "ConnectionRefused");
     }
 }

@@ -2,43 +2,35 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::io;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
+use crate::process::Problem;
+use crate::tls::client::{ClientSettings, config, server_name};
+
 /// The TLS side of a backend. Two are equal if and only if a connection opened with one may serve
-/// requests meant for the other: same name expected, same roots, same client certificate.
+/// requests meant for the other: same name expected, same authorities, same certificate of ours.
 pub struct BackendTls {
     name: ServerName<'static>,
-    /// PEM of the roots, or how it is done without; and the fingerprint of our certificate.
-    identity: (Roots, Option<Arc<[u8]>>),
+    settings: ClientSettings,
     any: Arc<ClientConfig>,
     http1: Arc<ClientConfig>,
 }
 
-/// What a backend's certificate is verified against.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Roots {
-    /// The authorities in this PEM bundle.
-    Bundle(Arc<[u8]>),
-    /// The system's authorities.
-    System,
-    /// Nothing at all (`insecureSkipTLSVerify`).
-    Unverified,
-}
-
 impl BackendTls {
-    /// `configure` builds rustls' configuration for a list of ALPN protocols; `ours` is the DER of our
-    /// leaf certificate.
-    pub fn new(name: ServerName<'static>, roots: Roots, ours: Option<Arc<[u8]>>, configuration: &ClientConfig) -> Self {
+    /// Expects `name` at the other end; the protocols of `settings` are ours to choose.
+    ///
+    /// # Errors
+    /// A name no certificate can have, or settings rustls cannot use.
+    pub fn new(name: &str, settings: ClientSettings) -> Result<BackendTls, Problem> {
         let with = |protocols: &[&[u8]]| {
-            let mut configuration = configuration.clone();
-            configuration.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-            Arc::new(configuration)
+            let alpn = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            config(&ClientSettings { alpn, ..settings.clone() })
         };
-        BackendTls { name, identity: (roots, ours), any: with(&[b"h2", b"http/1.1"]), http1: with(&[b"http/1.1"]) }
+        let (any, http1) = (with(&[b"h2", b"http/1.1"])?, with(&[b"http/1.1"])?);
+        Ok(BackendTls { name: server_name(name)?, settings, any, http1 })
     }
 
     /// The name the certificate is verified against, and SNI.
@@ -53,7 +45,7 @@ impl BackendTls {
 
 impl PartialEq for BackendTls {
     fn eq(&self, other: &BackendTls) -> bool {
-        self.name == other.name && self.identity == other.identity
+        self.name == other.name && self.settings == other.settings
     }
 }
 
@@ -61,8 +53,8 @@ impl Eq for BackendTls {}
 
 impl Hash for BackendTls {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        // Enough to find the few candidates; equality decides.
         self.name.hash(state);
-        self.identity.hash(state);
     }
 }
 
@@ -70,10 +62,4 @@ impl fmt::Debug for BackendTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BackendTls").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-/// One word for a failed handshake.
-pub(super) fn reason_of(error: &io::Error) -> &'static str {
-    let _ = error;
-    "HandshakeFailed"
 }
