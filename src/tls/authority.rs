@@ -110,7 +110,11 @@ impl Authority {
         Authority::with_key(&name, key, now)
     }
 
-    fn with_key(common_name: &str, key: PrivateKey, now: SystemTime) -> Result<(Authority, Issued), Problem> {
+    pub(super) fn with_key(
+        common_name: &str,
+        key: PrivateKey,
+        now: SystemTime,
+    ) -> Result<(Authority, Issued), Problem> {
         let mut params = parameters(now, AUTHORITY_DAYS)?;
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -244,4 +248,79 @@ fn failed(error: impl std::fmt::Display) -> Problem {
 
 fn broken(place: &str) -> Problem {
     Problem::new(place, "cannot issue with this authority's key or certificate; supported keys are ECDSA and RSA")
+}
+
+#[cfg(test)]
+impl Authority {
+    /// A new authority, now.
+    pub(crate) fn made(common_name: &str) -> Authority {
+        Authority::new(common_name, SystemTime::now()).unwrap().0
+    }
+
+    /// A pair issued by this authority at `now`.
+    pub(crate) fn pair_at(&self, request: &Request, now: SystemTime) -> KeyPair {
+        let issued = self.issue(request, now).unwrap();
+        KeyPair::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), "made by a test").unwrap()
+    }
+
+    /// A pair issued by this authority now.
+    pub(crate) fn pair(&self, request: &Request) -> KeyPair {
+        self.pair_at(request, SystemTime::now())
+    }
+
+    /// A bundle of this authority alone.
+    pub(crate) fn bundle(&self) -> super::Bundle {
+        super::Bundle::from_pem(self.pem().as_bytes(), "authority.crt").unwrap()
+    }
+
+    /// The authority's certificate as PEM.
+    pub(crate) fn pem(&self) -> String {
+        der::pem("CERTIFICATE", &self.certificate)
+    }
+
+    /// A certificate of version 1 for the same holder as `issued`.
+    pub(crate) fn version_1(&self, issued: &Issued) -> CertificateDer<'static> {
+        der::version_1(&issued.der().unwrap(), self.issuer.key()).unwrap().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::PeerCertificate;
+
+    #[test]
+    fn a_client_certificate_carries_the_user_and_all_groups() {
+        let authority = Authority::made("clients");
+        let issued = authority.issue(&Request::client("jane", &["dev", "ops", "büro"]), SystemTime::now()).unwrap();
+        let peer = PeerCertificate::parse(&issued.der().unwrap()).unwrap();
+        assert_eq!(peer.common_name.as_deref(), Some("jane"));
+        assert_eq!(peer.organizations, ["dev", "ops", "büro"]);
+        let facts = Facts::of(&issued.der().unwrap()).unwrap();
+        assert_eq!(facts.usages, ["digital signature", "client authentication"]);
+        assert_eq!(facts.key, "ECDSA P-256");
+        assert!(!facts.is_authority);
+        assert!(facts.issuer.contains("clients"), "{}", facts.issuer);
+    }
+
+    #[test]
+    fn no_certificate_outlives_its_authority() {
+        let authority = Authority::made("clients");
+        let request = Request { days: 2 * AUTHORITY_DAYS, ..Request::client("jane", &[]) };
+        assert_eq!(authority.pair(&request).not_after(), authority.facts().not_after);
+    }
+
+    #[test]
+    fn a_serving_certificate_needs_proper_names() {
+        let authority = Authority::made("servers");
+        for wrong in [&[][..], &["a b"], &["-"], &["a", "*.*"]] {
+            let names: Vec<_> = wrong.iter().map(|&name| name.to_owned()).collect();
+            let mut request = Request::serving(&names);
+            request.common_name = "x".to_owned();
+            assert!(authority.issue(&request, SystemTime::now()).is_err(), "{wrong:?}");
+        }
+        let names = ["Localhost", "*.example.com", "127.0.0.1", "[::1]"].map(str::to_owned);
+        let pair = authority.pair(&Request::serving(&names));
+        assert_eq!(pair.facts().names, ["localhost", "*.example.com", "127.0.0.1", "::1"]);
+    }
 }

@@ -378,3 +378,131 @@ impl Judged {
         UnixTime::since_unix_epoch(Duration::from_secs(self.until.as_secs().saturating_add(1)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use rcgen::CustomExtension;
+
+    use super::*;
+    use crate::tls::{Authority, Request};
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn jane() -> Request {
+        Request::client("jane", &["dev"])
+    }
+
+    fn now() -> UnixTime {
+        UnixTime::now()
+    }
+
+    fn refusal(bundle: &Bundle, chain: &[CertificateDer<'_>]) -> Untrusted {
+        bundle.judge_client(chain, now()).unwrap_err()
+    }
+
+    #[test]
+    fn a_good_client_is_good_until_its_certificate_ends() {
+        let (authority, other) = (Authority::made("clients"), Authority::made("others"));
+        let pem = [other.pem(), "# a comment\n".to_owned(), authority.pem()].concat();
+        let bundle = Bundle::from_pem(pem.as_bytes(), "ca.crt").unwrap();
+        let pair = authority.pair(&jane());
+        let judged = bundle.judge_client(pair.chain(), now()).unwrap();
+        assert_eq!(judged.until, pair.not_after());
+        assert!(bundle.judge_client(pair.chain(), judged.until).is_ok());
+        assert!(bundle.judge_client(pair.chain(), judged.again()).is_err());
+        assert_eq!(bundle.subjects().len(), 2);
+    }
+
+    #[test]
+    fn dates_are_judged_and_named() {
+        let authority = Authority::new("clients", SystemTime::now() - 900 * DAY).unwrap().0;
+        let past = authority.pair_at(&jane(), SystemTime::now() - 800 * DAY);
+        let refused = refusal(&authority.bundle(), past.chain());
+        assert!(refused.why.contains("CN=jane") && refused.why.contains("it expired on 20"), "{refused}");
+        assert_eq!(refused.again, None);
+        let future = authority.pair_at(&jane(), SystemTime::now() + 10 * DAY);
+        let refused = refusal(&authority.bundle(), future.chain());
+        assert!(refused.why.contains("not valid before"), "{refused}");
+        assert_eq!(refused.again, Some(future.facts().not_before));
+        assert!(authority.bundle().judge_client(future.chain(), refused.again.unwrap()).is_ok());
+    }
+
+    #[test]
+    fn an_expired_authority_vouches_for_nobody_unless_it_was_renewed() {
+        let key = || rcgen::KeyPair::from_pem(&PEM.with(Clone::clone)).unwrap();
+        thread_local!(static PEM: String = rcgen::KeyPair::generate().unwrap().serialize_pem());
+        let old = Authority::with_key("clients", key(), SystemTime::now() - 4000 * DAY).unwrap().0;
+        let new = Authority::with_key("clients", key(), SystemTime::now()).unwrap().0;
+        let pair = new.pair(&jane());
+        let refused = refusal(&old.bundle(), pair.chain());
+        assert!(refused.why.contains("an authority above it expired"), "{refused}");
+        let both = Bundle::from_pem((old.pem() + &new.pem()).as_bytes(), "ca.crt").unwrap();
+        assert_eq!(both.judge_client(pair.chain(), now()).unwrap().until, pair.not_after());
+    }
+
+    #[test]
+    fn who_is_not_vouched_for_is_refused_with_a_reason() {
+        let authority = Authority::made("clients");
+        let bundle = authority.bundle();
+        let names = ["jane".to_owned()];
+        let impostor = Authority::made("clients");
+        for (chain, reason) in [
+            (Authority::made("others").pair(&jane()).chain().to_vec(), "no authority of the bundle signed it"),
+            // Same name, other key.
+            (impostor.pair(&jane()).chain().to_vec(), "its signature is not that of the authority it names"),
+            (authority.pair(&Request::serving(&names)).chain().to_vec(), "not for client authentication"),
+            (vec![authority.certificate().clone()], "Go accepts that"),
+            (vec![authority.version_1(&authority.issue(&jane(), SystemTime::now()).unwrap())], "version 1"),
+            (vec![CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])], "cannot be read"),
+            (vec![], "no certificate was presented"),
+        ] {
+            let refused = refusal(&bundle, &chain);
+            assert!(refused.why.contains(reason), "{reason}: {refused}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_extension_is_refused_only_if_it_is_critical() {
+        let authority = Authority::made("clients");
+        let mut extension = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
+        let issue = |extension: &CustomExtension| {
+            authority.issue_with(&jane(), vec![extension.clone()], SystemTime::now()).unwrap().der().unwrap()
+        };
+        assert!(authority.bundle().judge_client(&[issue(&extension)], now()).is_ok());
+        extension.set_criticality(true);
+        let refused = refusal(&authority.bundle(), &[issue(&extension)]);
+        assert!(refused.why.contains("critical extension"), "{refused}");
+    }
+
+    #[test]
+    fn a_bundle_says_what_is_wrong_with_it() {
+        let authority = Authority::made("clients");
+        let pair = authority.issue(&jane(), SystemTime::now()).unwrap();
+        let cut = &authority.pem()[..200];
+        for (pem, expected) in [
+            ("", "is empty"),
+            ("hello", "no \"BEGIN CERTIFICATE\" block"),
+            (pair.key.as_str(), "private key and no certificate"),
+            (cut, "not proper PEM"),
+            ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "certificate 1 of the bundle"),
+        ] {
+            let problem = Bundle::from_pem(pem.as_bytes(), "ca.crt").unwrap_err();
+            assert!(problem.message.contains(expected), "{expected}: {problem}");
+            assert_eq!(problem.place, "ca.crt");
+        }
+        let leaf = Bundle::from_pem(pair.certificate.as_bytes(), "ca.crt").unwrap();
+        assert_eq!(leaf.strangers().len(), 1);
+    }
+
+    #[test]
+    fn equality_is_of_content() {
+        let (a, b) = (Authority::made("a").pem(), Authority::made("b").pem());
+        let bundle = |pem: String| Bundle::from_pem(pem.as_bytes(), "x").unwrap();
+        assert_eq!(bundle([a.as_str(), &b].concat()), bundle([b.as_str(), "# and\n", &a, &b].concat()));
+        assert_ne!(bundle(a.clone()), bundle([a.as_str(), &b].concat()));
+        assert!(bundle(a.clone()).overlaps(&bundle([b.as_str(), &a].concat())));
+        assert!(!bundle(a).overlaps(&bundle(b)));
+    }
+}

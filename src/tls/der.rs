@@ -83,6 +83,24 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((&bytes[..bytes.len() - after.len()], content, after))
 }
 
+/// `draft` as a certificate of version 1, which has neither version nor extensions.
+#[cfg(test)]
+pub(super) fn version_1(draft: &[u8], key: &impl SigningKey) -> Option<Vec<u8>> {
+    let (_, whole, _) = split(draft)?;
+    let (_, tbs, rest) = split(whole)?;
+    let (algorithm, _, _) = split(rest)?;
+    let (_, _, mut fields) = split(tbs)?;
+    let mut kept = Vec::new();
+    for _ in 0..6 {
+        let (field, _, after) = split(fields)?;
+        kept.extend(field);
+        fields = after;
+    }
+    let tbs = element(SEQUENCE, &kept);
+    let bits = element(BIT_STRING, &[&[0], key.sign(&tbs).ok()?.as_slice()].concat());
+    Some(element(SEQUENCE, &[tbs.as_slice(), algorithm, &bits].concat()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

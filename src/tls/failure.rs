@@ -165,14 +165,16 @@ pub(super) fn certificate_error(error: webpki::Error) -> CertificateError {
     match error {
         Web::CertExpired { time, not_after } => CertificateError::ExpiredContext { time, not_after },
         Web::CertNotValidYet { time, not_before } => CertificateError::NotValidYetContext { time, not_before },
-        Web::UnknownIssuer | Web::CaUsedAsEndEntity => CertificateError::UnknownIssuer,
+        // An authority that was made anew under the same name looks like a bad signature.
+        Web::UnknownIssuer | Web::CaUsedAsEndEntity | Web::InvalidSignatureForPublicKey => {
+            CertificateError::UnknownIssuer
+        }
         Web::CertNotValidForName(name) => {
             CertificateError::NotValidForNameContext { expected: name.expected, presented: name.presented }
         }
         Web::RequiredEkuNotFoundContext(_) => {
             CertificateError::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, presented: Vec::new() }
         }
-        Web::InvalidSignatureForPublicKey => CertificateError::BadSignature,
         Web::UnsupportedCriticalExtension => CertificateError::UnhandledCriticalExtension,
         Web::BadDer | Web::BadDerTime | Web::TrailingData(_) => CertificateError::BadEncoding,
         other => CertificateError::Other(rustls::OtherError(std::sync::Arc::new(other))),

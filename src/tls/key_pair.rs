@@ -148,3 +148,44 @@ fn warn_if_others_can_read(path: &Path) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::tls::{Authority, Request};
+
+    #[test]
+    fn every_problem_names_both_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = PairFiles::new(dir.path().join("a.crt"), dir.path().join("a.key"));
+        let authority = Authority::made("test");
+        let one = authority.issue(&Request::client("jane", &[]), SystemTime::now()).unwrap();
+        let two = authority.issue(&Request::client("jim", &[]), SystemTime::now()).unwrap();
+        let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let odd = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        for (certificate, key, expected) in [
+            (None, Some(one.key.as_str()), "cannot read the certificate"),
+            (Some(one.certificate.as_str()), None, "cannot read the key"),
+            (Some(""), Some(&one.key), "no \"BEGIN CERTIFICATE\" block"),
+            (Some(&one.certificate[..100]), Some(&one.key), "not proper PEM"),
+            (Some(&one.certificate), Some(&two.key), "the key does not belong to the certificate"),
+            (Some(&one.certificate), Some(&one.key[..60]), "cut short or damaged"),
+            (Some(&one.certificate), Some(encrypted), "passphrase"),
+            (Some(&one.certificate), Some(&one.certificate), "exchanged"),
+            (Some(&one.certificate), Some(odd), "not supported"),
+        ] {
+            for (path, content) in [(&files.certificate, certificate), (&files.key, key)] {
+                let _ = fs::remove_file(path);
+                if let Some(content) = content {
+                    fs::write(path, content).unwrap();
+                }
+            }
+            let problem = KeyPair::load(&files).err().unwrap();
+            assert!(problem.place.contains("a.crt") && problem.place.contains("a.key"), "{problem}");
+            assert!(problem.message.contains(expected), "{expected}: {problem}");
+            assert!(!problem.message.contains("AAAA"), "{problem}");
+        }
+    }
+}

@@ -6,6 +6,8 @@ mod certificate;
 pub mod client;
 mod der;
 mod failure;
+#[cfg(test)]
+mod handshakes;
 mod key_pair;
 mod peer_certificate;
 pub mod server;

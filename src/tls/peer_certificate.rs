@@ -104,3 +104,74 @@ fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<Option<String>, String>
         _ => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair};
+
+    use super::*;
+
+    const UID_PARTS: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
+
+    fn peer(parts: &[(&[u64], DnValue)]) -> Result<PeerCertificate, String> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, value) in parts {
+            params.distinguished_name.push(DnType::CustomDnType(kind.to_vec()), value.clone());
+        }
+        PeerCertificate::parse(params.self_signed(&KeyPair::generate().unwrap()).unwrap().der())
+    }
+
+    fn utf8(text: &str) -> DnValue {
+        DnValue::Utf8String(text.to_owned())
+    }
+
+    #[test]
+    fn the_uid_is_read_by_its_identifier() {
+        let found = peer(&[(&[2, 5, 4, 3], utf8("jane")), (UID_PARTS, utf8("42"))]).unwrap();
+        assert_eq!((found.common_name.as_deref(), found.uid()), (Some("jane"), Ok(Some("42"))));
+        assert_eq!(found.fingerprint.len(), 64);
+        assert_eq!(peer(&[(&[2, 5, 4, 3], utf8("jane"))]).unwrap().uid(), Ok(None));
+        assert!(peer(&[(UID_PARTS, utf8(""))]).unwrap().uid().is_err());
+    }
+
+    #[test]
+    fn a_uid_that_is_no_string_or_not_alone_is_an_error() {
+        let name = |parts: &[(&[u8], &str)]| super::super::der::name(parts);
+        let uid: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
+        let key = KeyPair::generate().unwrap();
+        let draft = CertificateParams::default().self_signed(&key).unwrap();
+        let with = |subject: &[u8]| {
+            let der = super::super::der::rename(draft.der(), subject, subject, &key).unwrap();
+            PeerCertificate::parse(&der).unwrap()
+        };
+        assert_eq!(with(&name(&[(uid, "1")])).uid(), Ok(Some("1")));
+        assert!(with(&name(&[(uid, "1"), (uid, "1")])).uid().unwrap_err().contains("several"));
+        let mut number = name(&[(uid, "1")]);
+        let tag = number.iter().rposition(|byte| *byte == 0x0c).unwrap();
+        number[tag] = 0x02;
+        assert!(with(&number).uid().unwrap_err().contains("not a string"));
+    }
+
+    #[test]
+    fn the_last_common_name_counts_as_in_go() {
+        let key = KeyPair::generate().unwrap();
+        let draft = CertificateParams::default().self_signed(&key).unwrap();
+        let common: &[u8] = &[0x55, 0x04, 0x03];
+        for (names, expected) in [(&["a", "b"][..], Some("b")), (&["a", ""], None), (&[], None)] {
+            let parts: Vec<_> = names.iter().map(|&name| (common, name)).collect();
+            let subject = super::super::der::name(&parts);
+            let der = super::super::der::rename(draft.der(), &subject, &subject, &key).unwrap();
+            assert_eq!(PeerCertificate::parse(&der).unwrap().common_name.as_deref(), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn old_string_kinds_are_read_and_broken_ones_refused() {
+        let bmp = DnValue::BmpString("jäne".try_into().unwrap());
+        let found = peer(&[(&[2, 5, 4, 3], bmp), (&[2, 5, 4, 10], DnValue::TeletexString("dev".try_into().unwrap()))]);
+        let found = found.unwrap();
+        assert_eq!((found.common_name.as_deref(), found.organizations), (Some("jäne"), vec!["dev".to_owned()]));
+        assert!(PeerCertificate::parse(b"\x30\x00").is_err());
+    }
+}

@@ -18,19 +18,29 @@ pub struct ServingPublishers {
     pub in_use: Publisher<Vec<InUse>>,
 }
 
+/// The reading sides.
+#[derive(Clone)]
+pub struct ServingReaders {
+    /// For the acceptor.
+    pub config: Published<Arc<ServerConfig>>,
+    /// For the authenticators.
+    pub trust: Published<Trust>,
+    /// For the operator.
+    pub in_use: Published<Vec<InUse>>,
+}
+
 /// Called with what went wrong, once for each new mistake: a counter, a note on the status page. Called with
 /// no problems when all is well again.
 pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
 
 impl ServingPublishers {
     /// Publishes what [`super::load`] gave.
-    pub fn new(
-        loaded: &Loaded,
-    ) -> (ServingPublishers, Published<Arc<ServerConfig>>, Published<Trust>, Published<Vec<InUse>>) {
+    pub fn new(loaded: &Loaded) -> (ServingPublishers, ServingReaders) {
         let (config, config_reader) = Published::new(loaded.config.clone());
         let (trust, trust_reader) = Published::new(loaded.trust.as_ref().clone());
         let (in_use, in_use_reader) = Published::new(loaded.in_use.as_ref().clone());
-        (ServingPublishers { config, trust, in_use }, config_reader, trust_reader, in_use_reader)
+        let readers = ServingReaders { config: config_reader, trust: trust_reader, in_use: in_use_reader };
+        (ServingPublishers { config, trust, in_use }, readers)
     }
 }
 

@@ -16,7 +16,7 @@ use super::bundle::Bundle;
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::{Problem, Problems};
 
-pub use follow::{OnFailure, ServingPublishers, follow};
+pub use follow::{OnFailure, ServingPublishers, ServingReaders, follow};
 pub use server_name::NamedPair;
 
 /// What the operator asked for, as the flags carry it.
