@@ -100,16 +100,7 @@ impl Authority {
         Authority::with_key(common_name, new_key()?, now)
     }
 
-    /// The same authority with a new life: name and key stay, so what it issued stays good.
-    pub fn renewed(files: &PairFiles, now: SystemTime) -> Result<(Authority, Issued), Problem> {
-        let old = Authority::load(files)?;
-        let name = super::peer_certificate::PeerCertificate::parse(&old.certificate).ok();
-        let name = name.and_then(|it| it.common_name).unwrap_or_default();
-        let Authority { issuer, .. } = old;
-        let key = PrivateKey::from_pem(&issuer.key().serialize_pem()).map_err(|_| broken(&files.place()))?;
-        Authority::with_key(&name, key, now)
-    }
-
+    /// An authority with a key that exists already: with the same name and key, what it issued stays good.
     pub(super) fn with_key(
         common_name: &str,
         key: PrivateKey,

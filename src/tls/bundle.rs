@@ -180,7 +180,8 @@ impl Bundle {
         Ok(judged)
     }
 
-    fn verify(
+    /// Path and dates alone, without a name.
+    pub(super) fn verify(
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],

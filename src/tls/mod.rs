@@ -10,8 +10,10 @@ mod failure;
 mod handshakes;
 mod key_pair;
 mod peer_certificate;
+mod self_made;
 pub mod server;
 mod signature;
+mod store;
 
 use std::sync::{Arc, LazyLock};
 
@@ -23,6 +25,8 @@ pub use certificate::Facts;
 pub use failure::{Failure, classify};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
+pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, write_kubeconfig};
+pub use store::{Kind, Store};
 
 /// The one provider of cryptography in this process, aws-lc-rs. Passed explicitly everywhere, so that no
 /// process-wide default is needed or believed.

@@ -1,0 +1,235 @@
+//! Certificates that the process makes for itself when no flag names any, and renews while it runs.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::pki_types::UnixTime;
+
+use super::authority::{Authority, Purpose, Request};
+use super::bundle::{Bundle, Role};
+use super::certificate::Facts;
+use super::key_pair::{KeyPair, PairFiles};
+use super::peer_certificate::PeerCertificate;
+use super::store::{Kind, Store, replace};
+use crate::process::{Drain, Phase, Problem, Problems};
+
+/// How often the lives of certificates are looked at.
+const ROUND: Duration = Duration::from_secs(60 * 60);
+
+/// The common name of our front-proxy certificate.
+pub const FRONT_PROXY: &str = "narthex-front-proxy";
+
+/// A directory of certificates that is kept in good order.
+pub struct SelfMade {
+    store: Store,
+    wanted: Vec<Wanted>,
+    kubeconfig: Option<(PathBuf, String)>,
+}
+
+/// One certificate that is to be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Who issues it.
+    pub kind: Kind,
+    /// Its file name without suffix.
+    pub name: String,
+    /// What it says.
+    pub request: Request,
+}
+
+impl Wanted {
+    /// `serving`: the gateway's own, for `names`.
+    pub fn serving(names: &[String]) -> Wanted {
+        Wanted { kind: Kind::Serving, name: "serving".to_owned(), request: Request::serving(names) }
+    }
+
+    /// `admin`: a client that may do everything (`system:masters`).
+    pub fn admin() -> Wanted {
+        let request = Request::client("admin", &["system:masters"]);
+        Wanted { kind: Kind::Client, name: "admin".to_owned(), request }
+    }
+
+    /// `front-proxy`: what we present to backends, with the common name [`FRONT_PROXY`].
+    pub fn front_proxy() -> Wanted {
+        let request = Request::client(FRONT_PROXY, &[]);
+        Wanted { kind: Kind::RequestHeader, name: "front-proxy".to_owned(), request }
+    }
+
+    /// A backend's serving certificate for `names`.
+    pub fn backend(name: &str, names: &[String]) -> Wanted {
+        Wanted { kind: Kind::Backend, name: name.to_owned(), request: Request::serving(names) }
+    }
+}
+
+/// The names a self-made serving certificate carries: this machine's, as its own users call it.
+pub fn serving_names(bind_address: Option<IpAddr>) -> Vec<String> {
+    let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+    names.extend(bind_address.filter(|it| !it.is_unspecified()).map(|it| it.to_string()));
+    let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
+    // A machine may be called anything; a certificate may not.
+    let proper = rustls::pki_types::DnsName::try_from(host.as_str()).is_ok();
+    names.extend(Some(host).filter(|_| proper));
+    let mut seen = std::collections::BTreeSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    names
+}
+
+impl SelfMade {
+    /// Keeps `wanted` below `directory`, with the authorities that issue them.
+    pub fn new(directory: impl Into<PathBuf>, wanted: Vec<Wanted>) -> SelfMade {
+        SelfMade { store: Store::new(directory), wanted, kubeconfig: None }
+    }
+
+    /// Keeps a kubeconfig at `path` as well, for the certificate `admin` and the API server at `server`
+    /// (`https://127.0.0.1:6443`).
+    pub fn with_kubeconfig(mut self, path: impl Into<PathBuf>, server: impl Into<String>) -> SelfMade {
+        self.kubeconfig = Some((path.into(), server.into()));
+        self
+    }
+
+    /// Where things lie.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Makes what is missing, wrong, or has less than a third of its life left; gives the files written. What is
+    /// good stays as it is. Call it before the start, and let [`SelfMade::renew`] go on.
+    pub fn ensure(&self, now: SystemTime) -> Result<Vec<PathBuf>, Problems> {
+        self.store.create_directory()?;
+        let mut problems = Problems::default();
+        let mut written = Vec::new();
+        let mut kinds: Vec<Kind> = self.wanted.iter().map(|wanted| wanted.kind).collect();
+        kinds.sort();
+        kinds.dedup();
+        for kind in kinds {
+            let worn = |authority: &Authority| is_worn(authority.facts(), now);
+            let Some((authority, made)) = problems.keep(self.store.ensure_authority(kind, now, worn)) else {
+                continue;
+            };
+            if made {
+                written.push(self.store.authority_files(kind).certificate);
+            }
+            for wanted in self.wanted.iter().filter(|wanted| wanted.kind == kind) {
+                let files = self.store.files(&wanted.name);
+                if let Some(why) = why_anew(&files, &authority, &wanted.request, now) {
+                    if let Some(why) = why {
+                        tracing::info!(file = %files.certificate.display(), "a self-made certificate is made anew: {why}");
+                    }
+                    let made = authority
+                        .issue(&wanted.request, now)
+                        .and_then(|issued| self.store.replace(&wanted.name, &issued));
+                    written.extend(problems.keep(made).map(|files| files.certificate));
+                }
+            }
+        }
+        if problems.0.is_empty()
+            && let Some((path, server)) = &self.kubeconfig
+        {
+            problems.keep(write_kubeconfig(path, server, &self.store));
+        }
+        problems.or(written)
+    }
+
+    /// Looks after the certificates until the process ends. Those who use them follow the files.
+    pub async fn renew(self, mut drain: Drain) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(ROUND) => {}
+                () = drain.reached(Phase::Ending) => return,
+            }
+            match self.ensure(SystemTime::now()) {
+                Ok(written) => {
+                    for file in written {
+                        tracing::info!(file = %file.display(), "self-made certificate renewed");
+                    }
+                }
+                Err(problems) => {
+                    for problem in &problems.0 {
+                        tracing::error!(%problem, "self-made certificates could not be renewed; tried again in an hour");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `None` if the pair is good; else the reason to make another, which is empty for one that was never made.
+fn why_anew(files: &PairFiles, authority: &Authority, request: &Request, now: SystemTime) -> Option<Option<String>> {
+    if !files.certificate.exists() && !files.key.exists() {
+        return Some(None);
+    }
+    let pair = match KeyPair::load(files) {
+        Ok(pair) => pair,
+        Err(problem) => return Some(Some(problem.message)),
+    };
+    let [leaf] = pair.chain() else { return Some(Some("it is a chain".to_owned())) };
+    let role = match request.purpose {
+        Purpose::Serving => Role::Server,
+        Purpose::Client => Role::Client,
+    };
+    let bundle = super::der::pem("CERTIFICATE", authority.certificate());
+    let trusted = Bundle::from_pem(bundle.as_bytes(), "authority").ok().map(|it| it.verify(leaf, &[], unix(now), role));
+    if is_worn(pair.facts(), now) {
+        return Some(Some("it ends soon".to_owned()));
+    }
+    if !matches!(trusted, Some(Ok(_))) {
+        return Some(Some("the authority did not issue it".to_owned()));
+    }
+    let names = &pair.facts().names;
+    if !request.names.iter().all(|wanted| names.iter().any(|name| same_name(name, wanted))) {
+        return Some(Some(format!("it lacks a name of {}", request.names.join(", "))));
+    }
+    let peer = PeerCertificate::parse(leaf).ok();
+    let same = peer.is_some_and(|peer| {
+        // A serving certificate's common name is only the first of its names.
+        request.purpose == Purpose::Serving
+            || (peer.common_name.as_deref() == Some(&request.common_name)
+                && peer.organizations == request.organizations)
+    });
+    if same { None } else { Some(Some("it is for another user".to_owned())) }
+}
+
+fn same_name(name: &str, wanted: &str) -> bool {
+    match (name.parse::<IpAddr>(), wanted.parse::<IpAddr>()) {
+        (Ok(name), Ok(wanted)) => name == wanted,
+        _ => name.eq_ignore_ascii_case(wanted),
+    }
+}
+
+/// Whether less than a third of a life is left.
+fn is_worn(facts: &Facts, now: SystemTime) -> bool {
+    let life = facts.not_after.as_secs().saturating_sub(facts.not_before.as_secs());
+    let left = facts.not_after.as_secs().saturating_sub(unix(now).as_secs());
+    left < life / 3
+}
+
+fn unix(time: SystemTime) -> UnixTime {
+    UnixTime::since_unix_epoch(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// Writes a kubeconfig for the certificate `admin`, for the owner alone; everything is embedded.
+pub fn write_kubeconfig(path: &std::path::Path, server: &str, store: &Store) -> Result<(), Problem> {
+    let read = |path: PathBuf| {
+        std::fs::read(&path)
+            .map(|content| STANDARD.encode(content))
+            .map_err(|error| Problem::new(path.display(), format!("cannot be read: {error}")))
+    };
+    let authority = read(store.authority_files(Kind::Serving).certificate)?;
+    let admin = store.files("admin");
+    let (certificate, key) = (read(admin.certificate)?, read(admin.key)?);
+    // JSON's way of quoting is YAML's, too.
+    let server = serde_json::Value::from(server);
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: narthex\nclusters:\n- name: narthex\n  cluster:\n    server: \
+         {server}\n    certificate-authority-data: {authority}\nusers:\n- name: admin\n  user:\n    \
+         client-certificate-data: {certificate}\n    client-key-data: {key}\ncontexts:\n- name: narthex\n  context:\n    \
+         cluster: narthex\n    user: admin\n"
+    );
+    if std::fs::read(path).is_ok_and(|there| there == text.as_bytes()) {
+        return Ok(());
+    }
+    replace(path, &text, 0o600)
+}

@@ -1,0 +1,287 @@
+//! A directory of authorities and certificates: `NAME.crt` beside `NAME.key`.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use super::authority::{Authority, Issued, Purpose};
+use super::key_pair::PairFiles;
+use crate::process::Problem;
+
+/// Who is vouched for. Each kind has an authority of its own, so that a certificate for one purpose is worth
+/// nothing for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// The gateway itself, to its clients.
+    Serving,
+    /// Clients, to the gateway.
+    Client,
+    /// Front proxies, to those who believe their `X-Remote-*` headers.
+    RequestHeader,
+    /// Backends, to the gateway.
+    Backend,
+}
+
+/// The directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    directory: PathBuf,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::Serving, Kind::Client, Kind::RequestHeader, Kind::Backend];
+
+    /// As `pki issue --ca` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Serving => "serving",
+            Kind::Client => "client",
+            Kind::RequestHeader => "requestheader",
+            Kind::Backend => "backend",
+        }
+    }
+
+    /// The authority's file name without suffix.
+    pub fn authority_name(self) -> String {
+        format!("{}-ca", self.name())
+    }
+
+    /// The authority's common name.
+    pub fn common_name(self) -> String {
+        format!("narthex-{}-ca", self.name())
+    }
+
+    /// What the certificates it issues are for.
+    pub fn purpose(self) -> Purpose {
+        match self {
+            Kind::Serving | Kind::Backend => Purpose::Serving,
+            Kind::Client | Kind::RequestHeader => Purpose::Client,
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        Kind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| format!("{text:?} is none of serving, client, requestheader, backend"))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Store {
+    /// Names the directory; nothing is touched yet.
+    pub fn new(directory: impl Into<PathBuf>) -> Store {
+        Store { directory: directory.into() }
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The files of the pair `name`.
+    pub fn files(&self, name: &str) -> PairFiles {
+        PairFiles::new(self.directory.join(format!("{name}.crt")), self.directory.join(format!("{name}.key")))
+    }
+
+    /// The files of an authority.
+    pub fn authority_files(&self, kind: Kind) -> PairFiles {
+        self.files(&kind.authority_name())
+    }
+
+    /// Makes the directory, for the owner alone, if it is not there.
+    pub fn create_directory(&self) -> Result<(), Problem> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.directory)
+            .map_err(|error| Problem::new(self.directory.display(), format!("cannot be made: {error}")))
+    }
+
+    /// Reads an authority; if it is missing the message says how to make it.
+    pub fn authority(&self, kind: Kind) -> Result<Authority, Problem> {
+        let files = self.authority_files(kind);
+        if !files.certificate.exists() && !files.key.exists() {
+            let directory = self.directory.display();
+            let message =
+                format!("there is no {kind} authority here; \"narthex pki init --dir {directory}\" makes one");
+            return Err(Problem::new(files.place(), message));
+        }
+        Authority::load(&files)
+    }
+
+    /// Reads an authority, makes it if it is missing, and gives it a new life with the old key when `worn` says
+    /// so of its certificate. The flag tells whether something was written.
+    pub(super) fn ensure_authority(
+        &self,
+        kind: Kind,
+        now: SystemTime,
+        worn: impl Fn(&Authority) -> bool,
+    ) -> Result<(Authority, bool), Problem> {
+        let files = self.authority_files(kind);
+        if files.certificate.exists() {
+            let authority = Authority::load(&files)?;
+            if !worn(&authority) {
+                return Ok((authority, false));
+            }
+            let (authority, issued) = Authority::with_key(&kind.common_name(), read_key(&files)?, now)?;
+            replace(&files.certificate, &issued.certificate, 0o644)?;
+            return Ok((authority, true));
+        }
+        // The key first: whoever finds it alone (a crash, another process that starts with us) signs with it.
+        if !files.key.exists() {
+            let (_, issued) = Authority::new(&kind.common_name(), now)?;
+            or_exists(write_new(&files.key, &issued.key, 0o600))?;
+        }
+        let (_, issued) = Authority::with_key(&kind.common_name(), read_key(&files)?, now)?;
+        or_exists(write_new(&files.certificate, &issued.certificate, 0o644))?;
+        Ok((Authority::load(&files)?, true))
+    }
+
+    /// Writes a new pair; refuses if either file exists.
+    pub fn write_new(&self, name: &str, issued: &Issued) -> Result<PairFiles, Problem> {
+        let files = self.files(name);
+        for path in [&files.certificate, &files.key] {
+            if path.symlink_metadata().is_ok() {
+                return Err(exists(path));
+            }
+        }
+        let problem = |path: &Path, error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => exists(path),
+            _ => Problem::new(path.display(), format!("cannot be written: {error}")),
+        };
+        write_new(&files.key, &issued.key, 0o600).map_err(|error| problem(&files.key, error))?;
+        write_new(&files.certificate, &issued.certificate, 0o644)
+            .map_err(|error| problem(&files.certificate, error))?;
+        Ok(files)
+    }
+
+    /// Writes a pair over what is there. Who reads between the two renames finds a pair that does not match,
+    /// and keeps its old one.
+    pub(super) fn replace(&self, name: &str, issued: &Issued) -> Result<PairFiles, Problem> {
+        let files = self.files(name);
+        replace(&files.key, &issued.key, 0o600)?;
+        replace(&files.certificate, &issued.certificate, 0o644)?;
+        Ok(files)
+    }
+}
+
+/// The refusal to overwrite.
+pub(crate) fn exists(path: &Path) -> Problem {
+    Problem::new(path.display(), "exists already and is not overwritten; move it away or choose another name")
+}
+
+fn or_exists(result: io::Result<()>) -> Result<(), Problem> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Problem::new("certificate", format!("cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn read_key(files: &PairFiles) -> Result<rcgen::KeyPair, Problem> {
+    let pem = fs::read_to_string(&files.key)
+        .map_err(|error| Problem::new(files.key.display(), format!("cannot be read: {error}")))?;
+    rcgen::KeyPair::from_pem(&pem).map_err(|_| Problem::new(files.key.display(), "holds no key that can sign"))
+}
+
+/// Creates `path` whole or not at all, and never over another file.
+fn write_new(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+    with_temporary(path, content, mode, |temporary| {
+        // Unlike a rename, a link fails if the name is taken.
+        fs::hard_link(temporary, path)?;
+        fs::remove_file(temporary)
+    })
+}
+
+/// Puts `content` at `path` in one step, for its readers, with the given mode.
+pub(crate) fn replace(path: &Path, content: &str, mode: u32) -> Result<(), Problem> {
+    with_temporary(path, content, mode, |temporary| fs::rename(temporary, path))
+        .map_err(|error| Problem::new(path.display(), format!("cannot be written: {error}")))
+}
+
+fn with_temporary(
+    path: &Path,
+    content: &str,
+    mode: u32,
+    finish: impl FnOnce(&Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{:016x}.tmp", fastrand::u64(..)));
+    // The mode is the file's from its first moment: a key is never readable by others, not even for an instant.
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(content.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| finish(&temporary));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::tls::{KeyPair, Request};
+
+    #[test]
+    fn keys_are_for_the_owner_alone_and_nothing_is_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path().join("pki"));
+        store.create_directory().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(store.directory()), 0o700);
+        let (authority, made) = store.ensure_authority(Kind::Client, SystemTime::now(), |_| false).unwrap();
+        assert!(made);
+        let issued = authority.issue(&Request::client("jane", &[]), SystemTime::now()).unwrap();
+        let files = store.write_new("jane", &issued).unwrap();
+        assert_eq!((mode(&files.key), mode(&store.authority_files(Kind::Client).key)), (0o600, 0o600));
+        assert!(KeyPair::load(&files).is_ok());
+        let before = fs::read(&files.key).unwrap();
+        let other = authority.issue(&Request::client("jim", &[]), SystemTime::now()).unwrap();
+        assert!(store.write_new("jane", &other).unwrap_err().message.contains("not overwritten"));
+        fs::remove_file(&files.certificate).unwrap();
+        assert!(store.write_new("jane", &other).is_err());
+        assert_eq!(fs::read(&files.key).unwrap(), before);
+        assert!(write_new(&files.key, "x", 0o600).is_err());
+        let names: Vec<_> = fs::read_dir(store.directory()).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 3, "nothing temporary stays: {names:?}");
+    }
+
+    #[test]
+    fn a_key_that_stands_alone_becomes_the_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        let files = store.authority_files(Kind::Serving);
+        store.ensure_authority(Kind::Serving, SystemTime::now(), |_| false).unwrap();
+        let key = fs::read(&files.key).unwrap();
+        fs::remove_file(&files.certificate).unwrap();
+        let (authority, made) = store.ensure_authority(Kind::Serving, SystemTime::now(), |_| false).unwrap();
+        assert!(made);
+        assert_eq!(fs::read(&files.key).unwrap(), key);
+        assert!(authority.facts().is_authority);
+        fs::remove_file(&files.key).unwrap();
+        let problem = store.ensure_authority(Kind::Serving, SystemTime::now(), |_| false).err().unwrap();
+        assert!(problem.place.contains("serving-ca.key"), "{problem}");
+    }
+}
