@@ -1,0 +1,287 @@
+//! One access record as a line: `key=value` text, or JSON. Whatever a client sends, a record is one
+//! line of printable ASCII, and no value can end its quotes.
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+/// The two forms of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// `time access key=value …`
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// The query parameters whose values may be read: those of the Kubernetes API that carry no secret.
+/// Of all others (`token`, `access_token`, `command` of an exec, whatever an extension invents) the
+/// record shows that they were there.
+const SHOWN: &[&str] = &[
+    "allowWatchBookmarks",
+    "as",
+    "container",
+    "dryRun",
+    "exclude",
+    "fieldManager",
+    "fieldSelector",
+    "fieldValidation",
+    "follow",
+    "force",
+    "gracePeriodSeconds",
+    "hash",
+    "includeObject",
+    "labelSelector",
+    "limit",
+    "orphanDependents",
+    "pretty",
+    "previous",
+    "propagationPolicy",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "stderr",
+    "stdin",
+    "stdout",
+    "tailLines",
+    "timeout",
+    "timeoutSeconds",
+    "timestamps",
+    "tty",
+    "verbose",
+    "watch",
+];
+
+/// A line that is being written.
+pub(super) struct Line<'b> {
+    out: &'b mut Vec<u8>,
+    form: Form,
+}
+
+impl<'b> Line<'b> {
+    /// Begins a record of a request that began at `time`.
+    pub(super) fn begin(out: &'b mut Vec<u8>, form: Form, time: SystemTime) -> Line<'b> {
+        let mut line = Line { out, form };
+        match form {
+            Form::Text => {
+                line.time(time);
+                line.raw(" access");
+            }
+            Form::Json => {
+                line.raw("{\"kind\":\"access\",\"time\":\"");
+                line.time(time);
+                line.raw("\"");
+            }
+        }
+        line
+    }
+
+    /// A word of ours: no character that needs escaping.
+    pub(super) fn word(&mut self, key: &str, value: &str) {
+        debug_assert!(value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'), "{value}");
+        self.key(key);
+        if self.form == Form::Json {
+            self.raw("\"");
+        }
+        self.raw(value);
+        if self.form == Form::Json {
+            self.raw("\"");
+        }
+    }
+
+    /// A number.
+    pub(super) fn number(&mut self, key: &str, value: u64) {
+        self.key(key);
+        self.print(format_args!("{value}"));
+    }
+
+    /// A duration in whole microseconds.
+    pub(super) fn micros(&mut self, key: &str, value: Duration) {
+        self.number(key, u64::try_from(value.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// Anything: cut after `most` bytes, then escaped.
+    pub(super) fn text(&mut self, key: &str, value: &[u8], most: usize) {
+        self.key(key);
+        self.raw("\"");
+        self.escaped(value, most);
+        self.raw("\"");
+    }
+
+    /// A request's path and query, without the values of parameters that might be secrets.
+    pub(super) fn path(&mut self, key: &str, path: &str, query: Option<&str>, most: usize) {
+        self.key(key);
+        self.raw("\"");
+        self.escaped(path.as_bytes(), most);
+        if let Some(query) = query {
+            let mut left = most;
+            for (n, pair) in query.split('&').enumerate() {
+                self.raw(if n == 0 { "?" } else { "&" });
+                if left < pair.len() {
+                    self.raw("...");
+                    break;
+                }
+                left -= pair.len();
+                match pair.split_once('=') {
+                    Some((name, _)) if !SHOWN.contains(&name) => {
+                        self.escaped(name.as_bytes(), most);
+                        self.raw("=***");
+                    }
+                    _ => self.escaped(pair.as_bytes(), most),
+                }
+            }
+        }
+        self.raw("\"");
+    }
+
+    /// Ends the record.
+    pub(super) fn end(self) {
+        self.out.extend_from_slice(if self.form == Form::Json { b"}\n" } else { b"\n" });
+    }
+
+    fn key(&mut self, key: &str) {
+        match self.form {
+            Form::Text => {
+                self.raw(" ");
+                self.raw(key);
+                self.raw("=");
+            }
+            Form::Json => {
+                self.raw(",\"");
+                self.raw(key);
+                self.raw("\":");
+            }
+        }
+    }
+
+    fn escaped(&mut self, value: &[u8], most: usize) {
+        let shown = &value[..value.len().min(most)];
+        // What is plain goes as it is; the rest a character at a time.
+        let plain = |byte: &u8| (0x20..0x7f).contains(byte) && *byte != b'"' && *byte != b'\\';
+        if shown.iter().all(plain) {
+            self.out.extend_from_slice(shown);
+        } else {
+            for chunk in shown.utf8_chunks() {
+                for character in chunk.valid().chars() {
+                    match character {
+                        '"' => self.raw("\\\""),
+                        '\\' => self.raw("\\\\"),
+                        ' '..='~' => self.out.push(character as u8),
+                        other => {
+                            let mut units = [0; 2];
+                            for unit in other.encode_utf16(&mut units) {
+                                self.print(format_args!("\\u{unit:04x}"));
+                            }
+                        }
+                    }
+                }
+                if !chunk.invalid().is_empty() {
+                    self.raw("\\ufffd");
+                }
+            }
+        }
+        if shown.len() < value.len() {
+            self.print(format_args!("...({} bytes)", value.len()));
+        }
+    }
+
+    fn time(&mut self, time: SystemTime) {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (seconds, micros) = (since.as_secs(), since.subsec_micros());
+        let (year, month, day) = civil(seconds / 86_400);
+        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        self.print(format_args!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z"));
+    }
+
+    fn raw(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    fn print(&mut self, arguments: std::fmt::Arguments<'_>) {
+        let _ = Append(self.out).write_fmt(arguments);
+    }
+}
+
+/// Year, month and day of a number of days since 1970 (Howard Hinnant, "chrono-compatible low-level
+/// date algorithms"): a record a microsecond is no place for a time zone library.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+struct Append<'b>(&'b mut Vec<u8>);
+
+impl Write for Append<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(form: Form, write: impl FnOnce(&mut Line<'_>)) -> String {
+        let mut out = Vec::new();
+        let mut line =
+            Line::begin(&mut out, form, SystemTime::UNIX_EPOCH + Duration::from_micros(1_795_132_800_000_042));
+        write(&mut line);
+        line.end();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn the_date_is_right() {
+        assert_eq!(line(Form::Text, |_| ()), "2026-11-20T00:00:00.000042Z access\n");
+        for days in (0..80_000).step_by(97) {
+            let (year, month, day) = civil(days);
+            let date = jiff::civil::date(1970, 1, 1) + jiff::Span::new().days(days as i64);
+            assert_eq!((year, month, day), (date.year() as u64, date.month() as u64, date.day() as u64));
+        }
+    }
+
+    #[test]
+    fn no_value_ends_its_quotes_or_its_line() {
+        let hostile = "a\" end=\"complete\\\n\r\t\u{1b}[2J\u{9b}\u{202e}\u{2028}ü\u{1f600}\u{0}".as_bytes();
+        let mut hostile = hostile.to_vec();
+        hostile.extend_from_slice(b"\xff\xfe");
+        for form in [Form::Text, Form::Json] {
+            let written = line(form, |line| line.text("agent", &hostile, 1000));
+            assert_eq!(written.matches('\n').count(), 1, "{written}");
+            assert!(written.trim_end().bytes().all(|byte| (0x20..0x7f).contains(&byte)), "{written}");
+        }
+        let written = line(Form::Json, |line| line.text("agent", &hostile, 1000));
+        let value: serde_json::Value = serde_json::from_str(&written).unwrap();
+        assert_eq!(value["agent"].as_str().unwrap(), String::from_utf8_lossy(&hostile));
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        let written = line(Form::Text, |line| line.text("agent", &[b'x'; 300], 4));
+        assert!(written.ends_with(" agent=\"xxxx...(300 bytes)\"\n"), "{written}");
+    }
+
+    #[test]
+    fn secrets_in_a_query_are_not_shown() {
+        let query = "watch=true&token=s3cret&access_token=s3cret&fieldSelector=metadata.name%3Dx&follow&command=s3cret";
+        let written = line(Form::Text, |line| line.path("path", "/apis/a\"b", Some(query), 1000));
+        assert_eq!(
+            written,
+            "2026-11-20T00:00:00.000042Z access path=\"/apis/a\\\"b?watch=true&token=***&access_token=***\
+             &fieldSelector=metadata.name%3Dx&follow&command=***\"\n"
+        );
+    }
+
+    #[test]
+    fn a_long_query_is_cut_between_parameters() {
+        let written = line(Form::Text, |line| line.path("path", "/", Some("limit=1&limit=2&limit=3"), 14));
+        assert!(written.ends_with("path=\"/?limit=1&limit=2&...\"\n"), "{written}");
+    }
+}

@@ -1,0 +1,58 @@
+//! The one access record per request: who, what, where to, how long in each phase, how it ended.
+//!
+//! [`Worker::begin`] opens it and dropping it closes it, however the request ends; on the way every
+//! stage says what it knows. Unless the record is written, that costs a few stores: nothing is
+//! formatted, nothing copied.
+
+mod line;
+mod record;
+mod writer;
+
+use std::rc::Rc;
+
+pub use line::Form;
+pub use record::{AccessRecord, End, Opening};
+pub use writer::AccessLog;
+
+use super::metrics::{Metrics, WorkerMetrics};
+use writer::Sink;
+
+/// Which records are written (`--access-log`). All are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// None.
+    Off,
+    /// Refusals, 5xx, answers that broke off, and what took over a second and is not long-running.
+    #[default]
+    Errors,
+    /// Every one.
+    All,
+}
+
+/// What the operator asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// `--access-log`.
+    pub mode: Mode,
+    /// `--access-log-format`.
+    pub form: Form,
+}
+
+/// What one worker thread reports with; stays on it.
+pub struct Worker {
+    metrics: WorkerMetrics,
+    sink: Sink,
+    settings: Settings,
+}
+
+impl Worker {
+    /// The reporter of one worker thread.
+    pub fn new(metrics: &Metrics, log: &AccessLog, settings: Settings) -> Rc<Worker> {
+        Rc::new(Worker { metrics: WorkerMetrics::new(metrics), sink: log.sink(), settings })
+    }
+
+    /// What this worker counts.
+    pub fn metrics(&self) -> &WorkerMetrics {
+        &self.metrics
+    }
+}

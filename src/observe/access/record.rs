@@ -1,0 +1,582 @@
+//! A record while its request runs, and what becomes of it at the end.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::header::{HeaderValue, USER_AGENT};
+use http::{Method, Request, Uri, Version};
+
+use super::line::Line;
+use super::{Mode, Worker};
+use crate::kubeapi::User;
+use crate::message::{Blame, Refusal};
+use crate::observe::metrics::{BackendPhase, Ended, Endpoint, Known, RequestLabels, Retry, Series, Service, Verb};
+
+/// A request that takes longer is written under [`Mode::Errors`], unless it is long-running.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The answer went out to its last byte.
+    Complete,
+    /// The client went away before that; also what a record says that was dropped without a word.
+    ClientGone,
+    /// The backend's answer broke off; so did ours.
+    BackendBroke,
+    /// We ended it because its time was up.
+    Timeout,
+    /// The process is ending, and it was a watch or a tunnel.
+    Drained,
+}
+
+impl End {
+    fn as_str(self) -> &'static str {
+        match self {
+            End::Complete => "complete",
+            End::ClientGone => "client-gone",
+            End::BackendBroke => "backend-broke",
+            End::Timeout => "timeout",
+            End::Drained => "drained",
+        }
+    }
+}
+
+/// How long the two parts of opening a connection took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opening {
+    /// Resolving and the TCP handshake.
+    pub dial: Duration,
+    /// The TLS handshake.
+    pub tls: Duration,
+}
+
+/// The record of one request: opened by [`Worker::begin`], written and counted when dropped.
+///
+/// One pointer wide, so that a watch's stream can carry it.
+pub struct AccessRecord(Box<Open>);
+
+struct Open {
+    worker: Rc<Worker>,
+    began: Instant,
+    /// The end of the last phase that was told.
+    last: Instant,
+    client: SocketAddr,
+    method: Method,
+    uri: Uri,
+    version: Version,
+    agent: Option<HeaderValue>,
+    audit_id: Option<HeaderValue>,
+    user: Option<Arc<User>>,
+    counted: Option<Counted>,
+    service: Option<Rc<Service>>,
+    endpoint: Option<Rc<Endpoint>>,
+    admitted: Option<Duration>,
+    connected: Option<Duration>,
+    opening: Option<Opening>,
+    answered: Option<Duration>,
+    status: u16,
+    sent: u64,
+    received: Option<Rc<Cell<u64>>>,
+    retries: u32,
+    end: End,
+    refusal: Option<Refused>,
+}
+
+#[derive(Clone, Copy)]
+struct Counted {
+    series: Series,
+    verb: Verb,
+    long_running: bool,
+}
+
+struct Refused {
+    blame: Blame,
+    reason: &'static str,
+    cause: Box<str>,
+}
+
+impl Worker {
+    /// Opens the record of `request`, which came from `client`.
+    pub fn begin<B>(self: &Rc<Self>, client: SocketAddr, request: &Request<B>) -> AccessRecord {
+        let now = Instant::now();
+        AccessRecord(Box::new(Open {
+            worker: self.clone(),
+            began: now,
+            last: now,
+            client,
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            version: request.version(),
+            agent: request.headers().get(USER_AGENT).cloned(),
+            audit_id: None,
+            user: None,
+            counted: None,
+            service: None,
+            endpoint: None,
+            admitted: None,
+            connected: None,
+            opening: None,
+            answered: None,
+            status: 0,
+            sent: 0,
+            received: None,
+            retries: 0,
+            end: End::ClientGone,
+            refusal: None,
+        }))
+    }
+}
+
+impl AccessRecord {
+    /// When the request began.
+    pub fn began(&self) -> Instant {
+        self.0.began
+    }
+
+    /// The value of `Audit-Id`.
+    pub fn audit_id(&mut self, id: HeaderValue) {
+        self.0.audit_id = Some(id);
+    }
+
+    /// Who asks.
+    pub fn user(&mut self, user: &Arc<User>) {
+        self.0.user = Some(user.clone());
+    }
+
+    /// What is asked for; from now on the request is in flight, or long-running. `known` as for
+    /// [`WorkerMetrics::series`](crate::observe::metrics::WorkerMetrics::series). Only the first word counts.
+    pub fn asks(
+        &mut self,
+        labels: &RequestLabels<'_>,
+        long_running: bool,
+        known: impl FnOnce(&RequestLabels<'_>) -> Known,
+    ) {
+        if self.0.counted.is_none() {
+            let metrics = &self.0.worker.metrics;
+            let series = metrics.series(labels, known);
+            let verb = metrics.request_began(series, long_running);
+            self.0.counted = Some(Counted { series, verb, long_running });
+        }
+    }
+
+    /// The APIService it goes to; after [`AccessRecord::asks`]. Only the first word counts.
+    pub fn service(&mut self, service: &Rc<Service>) {
+        if self.0.service.is_none() {
+            let (long_running, watch) = self.0.kind();
+            service.request_began(long_running, watch);
+            self.0.service = Some(service.clone());
+        }
+    }
+
+    /// The endpoint it goes to; the last word counts.
+    pub fn endpoint(&mut self, endpoint: &Rc<Endpoint>) {
+        self.0.endpoint = Some(endpoint.clone());
+    }
+
+    /// It may go on: authenticated, authorised, routed, and given a place in flight.
+    pub fn admitted(&mut self) {
+        self.0.admitted = Some(self.0.lap());
+    }
+
+    /// There is a connection for it; `opening` if it was opened for this request.
+    pub fn connected(&mut self, opening: Option<Opening>) {
+        self.0.connected = Some(self.0.lap());
+        self.0.opening = opening;
+    }
+
+    /// The backend's headers are here.
+    pub fn answered(&mut self) {
+        self.0.answered = Some(self.0.lap());
+    }
+
+    /// The status code the client gets.
+    pub fn status(&mut self, code: u16) {
+        self.0.status = code;
+    }
+
+    /// Bytes of body that went to the client, added up.
+    pub fn sent(&mut self, bytes: usize) {
+        self.0.sent += bytes as u64;
+    }
+
+    /// Where the bytes of the request's body are added up; ask only if there is a body.
+    pub fn received(&mut self) -> Rc<Cell<u64>> {
+        self.0.received.get_or_insert_default().clone()
+    }
+
+    /// It goes to a backend once more.
+    pub fn retried(&mut self, reason: Retry) {
+        self.0.retries += 1;
+        if let Some(service) = &self.0.service {
+            service.retried(reason);
+        }
+    }
+
+    /// It is answered by a refusal instead of being relayed; the code is the refusal's.
+    pub fn refused(&mut self, refusal: &Refusal) {
+        let status = refusal.status();
+        self.0.status = status.code;
+        let cause = if refusal.cause().is_empty() { &status.message } else { refusal.cause() };
+        self.0.refusal = Some(Refused { blame: refusal.blame(), reason: status.reason, cause: cause.into() });
+    }
+
+    /// How it ended; the last word counts.
+    pub fn ended(&mut self, end: End) {
+        self.0.end = end;
+    }
+}
+
+impl Open {
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now - std::mem::replace(&mut self.last, now)
+    }
+
+    /// Whether it is long-running, and whether it is a watch.
+    fn kind(&self) -> (bool, bool) {
+        self.counted.map_or((false, false), |counted| (counted.long_running, counted.verb == Verb::Watch))
+    }
+
+    /// kube-apiserver counts as terminated what it cut or turned away to save itself: 429, and
+    /// requests that ran out of time.
+    fn in_self_defence(&self) -> bool {
+        self.end == End::Timeout
+            || self
+                .refusal
+                .as_ref()
+                .is_some_and(|refused| refused.blame == Blame::Gateway && matches!(self.status, 429 | 503 | 504))
+    }
+
+    fn is_written(&self, took: Duration) -> bool {
+        match self.worker.settings.mode {
+            Mode::Off => false,
+            Mode::All => true,
+            Mode::Errors => {
+                self.refusal.is_some()
+                    || self.status >= 500
+                    || matches!(self.end, End::BackendBroke | End::Timeout)
+                    || (took > SLOW && !self.kind().0)
+            }
+        }
+    }
+
+    fn count(&self, took: Duration, body: Option<Duration>) {
+        let metrics = &self.worker.metrics;
+        // A request that was turned away before anybody knew what it asks for is counted by its method.
+        let (long_running, watch) = self.kind();
+        let series = match self.counted {
+            Some(counted) => counted.series,
+            None => {
+                let series = metrics.series(&RequestLabels::path(&self.method, ""), |_| Known::Nothing);
+                metrics.request_began(series, long_running);
+                series
+            }
+        };
+        let ended = Ended { code: self.status, took, bytes: self.sent, in_self_defence: self.in_self_defence() };
+        metrics.request_ended(series, long_running, &ended);
+        if let Some(service) = &self.service {
+            service.request_ended(long_running, watch);
+        }
+        if let Some(endpoint) = &self.endpoint {
+            if let Some(opening) = self.opening {
+                endpoint.observe(BackendPhase::Dial, opening.dial);
+                endpoint.observe(BackendPhase::Tls, opening.tls);
+            }
+            if let Some(headers) = self.answered {
+                endpoint.observe(BackendPhase::Headers, headers);
+            }
+            if let Some(body) = body {
+                endpoint.observe(BackendPhase::Body, body);
+            }
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>, took: Duration, body: Option<Duration>) {
+        let began = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut line = Line::begin(out, self.worker.settings.form, began);
+        if let Some(id) = &self.audit_id {
+            line.text("audit", id.as_bytes(), 64);
+        }
+        let mut client = [0; 64];
+        line.word("client", print(&mut client, format_args!("{}", self.client)));
+        if let Some(user) = &self.user {
+            line.text("user", user.name.as_bytes(), 256);
+            line.number("groups", user.groups.len() as u64);
+        }
+        if let Some(counted) = self.counted {
+            line.word("verb", counted.verb.as_str());
+        }
+        line.text("method", self.method.as_str().as_bytes(), 32);
+        line.path("path", self.uri.path(), self.uri.query(), 1024);
+        line.word(
+            "protocol",
+            match self.version {
+                Version::HTTP_2 => "h2",
+                Version::HTTP_11 => "http/1.1",
+                _ => "http/1.0",
+            },
+        );
+        line.number("status", u64::from(self.status));
+        if let Some(service) = &self.service {
+            line.text("apiservice", service.name().as_bytes(), 256);
+        }
+        if let Some(endpoint) = &self.endpoint {
+            line.text("endpoint", endpoint.address().as_bytes(), 256);
+        }
+        if let Some(admitted) = self.admitted {
+            line.micros("admit_us", admitted);
+        }
+        if let Some(connected) = self.connected {
+            line.micros("connect_us", connected);
+        }
+        if let Some(opening) = self.opening {
+            line.micros("dial_us", opening.dial);
+            line.micros("tls_us", opening.tls);
+        }
+        if let Some(answered) = self.answered {
+            line.micros("headers_us", answered);
+        }
+        if let Some(body) = body {
+            line.micros("body_us", body);
+        }
+        line.micros("total_us", took);
+        line.number("in", self.received.as_ref().map_or(0, |received| received.get()));
+        line.number("out", self.sent);
+        if self.retries > 0 {
+            line.number("retries", u64::from(self.retries));
+        }
+        line.word("end", self.end.as_str());
+        if let Some(refused) = &self.refusal {
+            line.text("refused", refused.reason.as_bytes(), 64);
+            line.word("blame", refused.blame.as_str());
+            line.text("cause", refused.cause.as_bytes(), 1024);
+        }
+        if let Some(agent) = &self.agent {
+            line.text("agent", agent.as_bytes(), 256);
+        }
+        line.end();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let took = now - self.began;
+        let body = self.answered.is_some().then(|| now - self.last);
+        self.count(took, body);
+        if self.is_written(took) {
+            self.worker.sink.write(|out| self.write(out, took, body));
+        }
+    }
+}
+
+/// A short text without an allocation; what does not fit is cut.
+fn print<'b>(buffer: &'b mut [u8; 64], arguments: std::fmt::Arguments<'_>) -> &'b str {
+    use std::io::Write;
+    let mut left = &mut buffer[..];
+    let _ = left.write_fmt(arguments);
+    let unused = left.len();
+    std::str::from_utf8(&buffer[..64 - unused]).unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::writer::tests::Written;
+    use super::super::{AccessLog, Form, Settings};
+    use super::*;
+    use crate::kubeapi::Status;
+    use crate::observe::metrics::{Format, Metrics, Scope};
+
+    struct World {
+        metrics: Arc<Metrics>,
+        written: Written,
+        log: AccessLog,
+        worker: Rc<Worker>,
+    }
+
+    impl World {
+        fn new(mode: Mode, form: Form) -> World {
+            let (metrics, written) = (Metrics::new(), Written::default());
+            let log = AccessLog::to(Box::new(written.clone()), &metrics).unwrap();
+            let worker = Worker::new(&metrics, &log, Settings { mode, form });
+            World { metrics, written, log, worker }
+        }
+
+        fn begin(&self) -> AccessRecord {
+            let request = Request::get("/apis/example.narthex.dev/v1/greetings?watch=1&token=s3cret")
+                .header(USER_AGENT, "kubectl/v1.36.0\u{e9}\"")
+                .body(())
+                .unwrap();
+            self.worker.begin("192.0.2.1:4711".parse().unwrap(), &request)
+        }
+
+        fn written(&self) -> String {
+            self.log.flush();
+            self.written.text()
+        }
+
+        fn sample(&self, line: &str) -> Option<String> {
+            let text = self.metrics.render(Format::Classic);
+            let line = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '));
+            line.map(str::to_owned)
+        }
+    }
+
+    fn watch() -> RequestLabels<'static> {
+        RequestLabels {
+            verb: Verb::Watch,
+            group: "example.narthex.dev",
+            version: "v1",
+            resource: "greetings",
+            subresource: "",
+            scope: Scope::Cluster,
+            dry_run: Default::default(),
+        }
+    }
+
+    fn refusal() -> Refusal {
+        let status = Status { code: 403, reason: "Forbidden", message: "no".into(), details: None };
+        Refusal::new(Blame::Client, status).because("line\nbreak")
+    }
+
+    #[test]
+    fn a_record_says_all_it_knows() {
+        let world = World::new(Mode::All, Form::Json);
+        let mut record = world.begin();
+        record.audit_id(HeaderValue::from_static("b7f4"));
+        record.user(&Arc::new(User { name: "jane".into(), groups: vec!["dev".into()], ..User::default() }));
+        record.asks(&watch(), true, |_| Known::Resource);
+        record.service(&world.worker.metrics().service("v1.example.narthex.dev"));
+        record.endpoint(&world.worker.metrics().endpoint("v1.example.narthex.dev", "10.0.0.1:443"));
+        record.admitted();
+        record.connected(Some(Opening { dial: Duration::from_micros(7), tls: Duration::from_micros(8) }));
+        record.answered();
+        record.status(200);
+        record.received().set(5);
+        record.sent(3);
+        record.sent(4);
+        record.retried(Retry::StaleConnection);
+        record.ended(End::Complete);
+        drop(record);
+        let line: serde_json::Value = serde_json::from_str(&world.written()).unwrap();
+        for (key, expected) in [
+            ("kind", "access"),
+            ("audit", "b7f4"),
+            ("client", "192.0.2.1:4711"),
+            ("user", "jane"),
+            ("verb", "WATCH"),
+            ("method", "GET"),
+            ("path", "/apis/example.narthex.dev/v1/greetings?watch=1&token=***"),
+            ("protocol", "http/1.1"),
+            ("apiservice", "v1.example.narthex.dev"),
+            ("endpoint", "10.0.0.1:443"),
+            ("end", "complete"),
+            ("agent", "kubectl/v1.36.0\u{e9}\""),
+        ] {
+            assert_eq!(line[key], expected, "{key} of {line}");
+        }
+        for (key, expected) in
+            [("groups", 1), ("status", 200), ("dial_us", 7), ("tls_us", 8), ("in", 5), ("out", 7), ("retries", 1)]
+        {
+            assert_eq!(line[key], expected, "{key} of {line}");
+        }
+        for key in ["time", "admit_us", "connect_us", "headers_us", "body_us", "total_us"] {
+            assert!(!line[key].is_null(), "{key} of {line}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_one_line_with_its_private_cause() {
+        let world = World::new(Mode::Errors, Form::Text);
+        world.begin().refused(&refusal());
+        let written = world.written();
+        assert_eq!(written.lines().count(), 1, "{written}");
+        assert!(
+            written.contains(" status=403 ")
+                && written.contains(" refused=\"Forbidden\" blame=client cause=\"line\\u000abreak\""),
+            "{written}"
+        );
+    }
+
+    #[test]
+    fn modes_choose_what_is_written() {
+        type Outcome = (&'static str, fn(&mut AccessRecord), bool);
+        let outcomes: [Outcome; 5] = [
+            ("complete", |record| record.ended(End::Complete), false),
+            ("gone", |_| (), false),
+            ("broke", |record| record.ended(End::BackendBroke), true),
+            ("refused", |record| record.refused(&refusal()), true),
+            ("5xx", |record| record.status(502), true),
+        ];
+        for (name, outcome, is_error) in outcomes {
+            for (mode, expected) in [(Mode::Off, false), (Mode::Errors, is_error), (Mode::All, true)] {
+                let world = World::new(mode, Form::Text);
+                outcome(&mut world.begin());
+                assert_eq!(!world.written().is_empty(), expected, "{name} {mode:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_slow_is_written_unless_it_is_meant_to_be() {
+        let world = World::new(Mode::Errors, Form::Text);
+        for (long_running, expected) in [(false, true), (true, false)] {
+            let mut record = world.begin();
+            record.asks(&watch(), long_running, |_| Known::Resource);
+            assert_eq!(record.0.is_written(Duration::from_millis(1001)), expected);
+            assert!(!record.0.is_written(Duration::from_millis(999)));
+        }
+    }
+
+    #[test]
+    fn a_watch_is_counted_while_it_runs_and_after() {
+        let world = World::new(Mode::Off, Form::Text);
+        let service = world.worker.metrics().service("v1.example.narthex.dev");
+        let mut record = world.begin();
+        record.asks(&watch(), true, |_| Known::Resource);
+        record.service(&service);
+        record.status(200);
+        let labels = "component=\"apiserver\",group=\"example.narthex.dev\",resource=\"greetings\",scope=\"cluster\",\
+                      subresource=\"\",verb=\"WATCH\",version=\"v1\"";
+        let running = format!("apiserver_longrunning_requests{{{labels}}}");
+        assert_eq!(world.sample(&running).as_deref(), Some("1"));
+        assert_eq!(world.sample("narthex_watches{apiservice=\"v1.example.narthex.dev\"}").as_deref(), Some("1"));
+        assert_eq!(world.metrics.running("v1.example.narthex.dev").watches, 1);
+        drop(record);
+        assert_eq!(world.sample(&running), None);
+        assert_eq!(world.sample("narthex_watches{apiservice=\"v1.example.narthex.dev\"}").as_deref(), Some("0"));
+        let counted = labels.replace("group", "dry_run=\"\",group");
+        assert_eq!(world.sample(&format!("apiserver_request_total{{code=\"200\",{counted}}}")).as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn a_request_nobody_understood_is_counted_by_its_method() {
+        let world = World::new(Mode::Off, Form::Text);
+        world.begin().refused(&refusal());
+        let line = "apiserver_request_total{code=\"403\",component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"\",\
+                    scope=\"\",subresource=\"\",verb=\"GET\",version=\"\"}";
+        assert_eq!(world.sample(line).as_deref(), Some("1"));
+        assert_eq!(
+            world.sample("apiserver_current_inflight_requests{request_kind=\"readOnly\"}").as_deref(),
+            Some("0")
+        );
+    }
+
+    #[test]
+    fn what_we_cut_is_counted_as_terminated() {
+        let world = World::new(Mode::Off, Form::Text);
+        let mut record = world.begin();
+        record.asks(&watch(), false, |_| Known::Resource);
+        let status = Status { code: 429, reason: "TooManyRequests", message: "later".into(), details: None };
+        record.refused(&Refusal::new(Blame::Gateway, status));
+        drop(record);
+        let line = "apiserver_request_terminations_total{code=\"429\",component=\"apiserver\",\
+                    group=\"example.narthex.dev\",resource=\"greetings\",scope=\"cluster\",subresource=\"\",\
+                    verb=\"WATCH\",version=\"v1\"}";
+        assert_eq!(world.sample(line).as_deref(), Some("1"));
+    }
+}

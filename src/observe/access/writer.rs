@@ -1,0 +1,234 @@
+//! How access records reach standard error without a request ever waiting for it.
+//!
+//! Every worker appends whole lines to a buffer of its own; one thread takes what has gathered and
+//! writes it. A buffer that is full drops lines and counts them: a reader of our standard error that
+//! stops must not stop the gateway.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::observe::metrics::Metrics;
+use crate::process::Problem;
+
+/// The most bytes that wait to be written, for each worker.
+const MOST_WAITING: usize = 1024 * 1024;
+/// How long lines gather before they are written together.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// The writing side; records that wait are written when it is dropped.
+pub struct AccessLog {
+    shared: Arc<Shared>,
+    writer: thread::Thread,
+}
+
+/// Where one worker puts its lines.
+pub(super) struct Sink {
+    lines: Arc<Mutex<Vec<u8>>>,
+    scratch: RefCell<Vec<u8>>,
+    shared: Arc<Shared>,
+    writer: thread::Thread,
+}
+
+struct Shared {
+    waiting: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
+    output: Mutex<Output>,
+    dropped: Arc<AtomicU64>,
+    writing: AtomicBool,
+    ended: AtomicBool,
+}
+
+struct Output {
+    to: Box<dyn Write + Send>,
+    batch: Vec<u8>,
+    /// How many drops were told already.
+    told: u64,
+}
+
+impl AccessLog {
+    /// Writes to standard error. Drops are counted in `metrics`.
+    pub fn to_standard_error(metrics: &Metrics) -> Result<AccessLog, Problem> {
+        AccessLog::to(Box::new(std::io::stderr()), metrics)
+    }
+
+    /// Writes to `output`; each write is one or more whole lines.
+    pub fn to(output: Box<dyn Write + Send>, metrics: &Metrics) -> Result<AccessLog, Problem> {
+        let shared = Arc::new(Shared {
+            waiting: Mutex::default(),
+            output: Mutex::new(Output { to: output, batch: Vec::new(), told: 0 }),
+            dropped: metrics.access_records_dropped(),
+            writing: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        });
+        let thread = thread::Builder::new().name("access-log".into()).spawn({
+            let shared = shared.clone();
+            move || {
+                // A sink that finds its buffer empty unparks us: no wake-up is lost, and an idle
+                // process is left alone.
+                while !shared.ended.load(Ordering::Acquire) {
+                    thread::park();
+                    thread::sleep(GATHER);
+                    shared.drain();
+                }
+            }
+        });
+        let thread = thread.map_err(|error| {
+            Problem::new("--access-log", format!("cannot start the thread that writes access records: {error}"))
+        })?;
+        Ok(AccessLog { shared, writer: thread.thread().clone() })
+    }
+
+    pub(super) fn sink(&self) -> Sink {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        self.shared.waiting.lock().push(lines.clone());
+        Sink { lines, scratch: RefCell::default(), shared: self.shared.clone(), writer: self.writer.clone() }
+    }
+
+    /// Writes what waits, now.
+    pub fn flush(&self) {
+        self.shared.drain();
+    }
+
+    /// Whether standard error takes nothing at this moment: the health check `log`, asked twice.
+    pub fn is_writing(&self) -> bool {
+        self.shared.writing.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for AccessLog {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.writer.unpark();
+        // The thread may be stuck in a write: then what waits is lost, and the process still ends.
+        if self.shared.output.try_lock_for(Duration::from_secs(1)).is_some() {
+            self.shared.drain();
+        }
+    }
+}
+
+impl Sink {
+    /// Appends the line that `format` writes, or drops it.
+    pub(super) fn write(&self, format: impl FnOnce(&mut Vec<u8>)) {
+        // Formatted outside the lock, so that the writer never waits for it.
+        let mut line = self.scratch.borrow_mut();
+        line.clear();
+        format(&mut line);
+        let mut lines = self.lines.lock();
+        if lines.len() + line.len() > MOST_WAITING {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let first = lines.is_empty();
+        lines.extend_from_slice(&line);
+        drop(lines);
+        if first {
+            self.writer.unpark();
+        }
+    }
+}
+
+impl Shared {
+    fn drain(&self) {
+        let mut output = self.output.lock();
+        let Output { to, batch, told } = &mut *output;
+        self.writing.store(true, Ordering::Relaxed);
+        // A closed standard error is nothing we could tell anybody about.
+        for lines in self.waiting.lock().clone() {
+            batch.clear();
+            std::mem::swap(batch, &mut *lines.lock());
+            if !batch.is_empty() {
+                let _ = to.write_all(batch);
+            }
+        }
+        let dropped = self.dropped.load(Ordering::Relaxed);
+        if dropped != *told {
+            let now = dropped - *told;
+            let notice = format!("narthex: {now} access records were dropped: standard error is read too slowly\n");
+            let _ = to.write_all(notice.as_bytes());
+            *told = dropped;
+        }
+        let _ = to.flush();
+        self.writing.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// An output that can be read back.
+    #[derive(Clone, Default)]
+    pub(in crate::observe::access) struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Written {
+        pub(in crate::observe::access) fn text(&self) -> String {
+            String::from_utf8(self.0.lock().clone()).unwrap()
+        }
+    }
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// An output that takes nothing before it is told to.
+    struct Stuck(mpsc::Receiver<()>, mpsc::Sender<()>, Written);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let _ = self.1.send(());
+            let _ = self.0.recv();
+            self.2.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_come_out_whole_and_in_order() {
+        let written = Written::default();
+        let log = AccessLog::to(Box::new(written.clone()), &Metrics::new()).unwrap();
+        let sink = log.sink();
+        for n in 0..100 {
+            sink.write(|out| out.extend_from_slice(format!("line {n}\n").as_bytes()));
+        }
+        drop(log);
+        let expected: String = (0..100).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(written.text(), expected);
+    }
+
+    #[test]
+    fn a_reader_that_stops_stops_nobody() {
+        let (go, gate) = mpsc::channel();
+        let (told, stuck) = mpsc::channel();
+        let (metrics, written) = (Metrics::new(), Written::default());
+        let log = AccessLog::to(Box::new(Stuck(gate, told, written.clone())), &metrics).unwrap();
+        let sink = log.sink();
+        let line = [b'x'; 1024];
+        sink.write(|out| out.extend_from_slice(&line));
+        stuck.recv().unwrap();
+        for _ in 0..2000 {
+            sink.write(|out| out.extend_from_slice(&line));
+        }
+        let dropped = metrics.access_records_dropped().load(Ordering::Relaxed);
+        assert_eq!(dropped, 2000 - 1024);
+        drop(go);
+        log.flush();
+        assert!(written.text().contains("976 access records were dropped: standard error is read too slowly\n"));
+    }
+}

@@ -1,0 +1,226 @@
+//! `/livez`, `/readyz` and `/healthz`, byte for byte as k8s.io/apiserver answers them
+//! (pkg/server/healthz/healthz.go), so that probes and scripts written for it read ours.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::{Response, StatusCode};
+use percent_encoding::percent_decode_str;
+
+/// One thing that can be well or not.
+#[derive(Clone)]
+pub struct Check {
+    name: &'static str,
+    judge: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+}
+
+/// The checks behind one path.
+#[derive(Clone)]
+pub struct Health {
+    name: &'static str,
+    checks: Arc<[Check]>,
+}
+
+impl Check {
+    /// A check asked anew by every request. What it returns as an error is shown to anyone who asks
+    /// for this check alone, without credentials: no inner address, no library's text.
+    pub fn new(name: &'static str, judge: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Check {
+        Check { name, judge: Arc::new(judge) }
+    }
+
+    /// `ping`: well as long as somebody answers at all.
+    pub fn ping() -> Check {
+        Check::new("ping", || Ok(()))
+    }
+}
+
+impl Health {
+    /// `name` is the path without its slash: `livez`, `readyz` or `healthz`. The checks are shown in
+    /// the order given, and logged by name when they fail.
+    pub fn new(name: &'static str, checks: impl IntoIterator<Item = Check>) -> Health {
+        Health { name, checks: checks.into_iter().collect() }
+    }
+
+    /// `livez`, `readyz` or `healthz`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The answer to a GET or HEAD of `path` with `query` (without its question mark), if the path is
+    /// this one's or one of its checks'.
+    pub fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
+        let rest = path.strip_prefix('/')?.strip_prefix(self.name)?;
+        match rest.strip_prefix('/') {
+            None if rest.is_empty() => Some(self.all(query.unwrap_or(""))),
+            Some("") => Some(self.all(query.unwrap_or(""))),
+            Some(name) => Some(self.one(self.checks.iter().find(|check| check.name == name)?)),
+            None => None,
+        }
+    }
+
+    /// What is not well now, as `name: why`; for the status page.
+    pub fn failing(&self) -> Vec<String> {
+        let failed = self.checks.iter().filter_map(|check| {
+            let error = (check.judge)().err()?;
+            Some(format!("{}: {error}", check.name))
+        });
+        failed.collect()
+    }
+
+    fn one(&self, check: &Check) -> Response<Bytes> {
+        match (check.judge)() {
+            Ok(()) => text(StatusCode::OK, "ok".to_owned()),
+            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n")),
+        }
+    }
+
+    fn all(&self, query: &str) -> Response<Bytes> {
+        let excluded: BTreeSet<String> = parameters(query, "exclude").collect();
+        let mut unknown: BTreeSet<&str> = excluded.iter().map(String::as_str).collect();
+        let mut lines = String::new();
+        let mut failed = Vec::new();
+        for Check { name, judge } in self.checks.iter() {
+            if excluded.contains(*name) {
+                unknown.remove(name);
+                lines.push_str(&format!("[+]{name} excluded: ok\n"));
+                continue;
+            }
+            match judge() {
+                Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+                Err(error) => {
+                    // Anyone may read this: the reason is for the log and for who asks for the check.
+                    lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
+                    failed.push(format!("{name}: {error}"));
+                }
+            }
+        }
+        if !unknown.is_empty() {
+            let names: Vec<String> = unknown.iter().map(|name| quoted(name)).collect();
+            lines.push_str(&format!(
+                "warn: some health checks cannot be excluded: no matches for {}\n",
+                names.join(",")
+            ));
+        }
+        let name = self.name;
+        if !failed.is_empty() {
+            tracing::debug!(checks = failed.join("; "), "{name} check failed");
+            return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{name} check failed\n"));
+        }
+        let verbose = parameters(query, "verbose").next().is_some();
+        text(StatusCode::OK, if verbose { format!("{lines}{name} check passed\n") } else { "ok".to_owned() })
+    }
+}
+
+fn text(status: StatusCode, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The values of parameter `name`, decoded as a form; pairs that do not decode are left out, as in Go.
+fn parameters<'q>(query: &'q str, name: &'q str) -> impl Iterator<Item = String> + 'q {
+    query.split('&').filter(|pair| !pair.contains(';')).filter_map(move |pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (!pair.is_empty() && decoded(key)? == name).then(|| decoded(value))?
+    })
+}
+
+fn decoded(text: &str) -> Option<String> {
+    let text = text.replace('+', " ");
+    percent_decode_str(&text).decode_utf8().ok().map(|text| text.into_owned())
+}
+
+/// `text` as Go's `%q` prints it.
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            other if other.is_ascii_control() => out.push_str(&format!("\\x{:02x}", other as u32)),
+            other if other.is_ascii() || other.is_alphanumeric() => out.push(other),
+            other if (other as u32) < 0x10000 => out.push_str(&format!("\\u{:04x}", other as u32)),
+            other => out.push_str(&format!("\\U{:08x}", other as u32)),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(well: bool) -> Health {
+        let bad = Check::new("bad", move || if well { Ok(()) } else { Err("why".to_owned()) });
+        Health::new("readyz", [Check::ping(), bad])
+    }
+
+    #[track_caller]
+    fn assert_answer(health: &Health, path: &str, query: &str, status: u16, body: &str) {
+        let answer = health.answer(path, Some(query)).unwrap();
+        assert_eq!((answer.status().as_u16(), std::str::from_utf8(answer.body()).unwrap()), (status, body));
+        assert_eq!(answer.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
+        assert_eq!(answer.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
+    }
+
+    #[test]
+    fn answers_are_upstreams_bytes() {
+        assert_answer(&health(true), "/readyz", "", 200, "ok");
+        assert_answer(&health(true), "/readyz", "verbose", 200, "[+]ping ok\n[+]bad ok\nreadyz check passed\n");
+        assert_answer(&health(true), "/readyz", "verbose=false", 200, "[+]ping ok\n[+]bad ok\nreadyz check passed\n");
+        assert_answer(
+            &health(false),
+            "/readyz",
+            "",
+            500,
+            "[+]ping ok\n[-]bad failed: reason withheld\nreadyz check failed\n",
+        );
+        assert_answer(&health(false), "/readyz", "exclude=bad", 200, "ok");
+        assert_answer(
+            &health(false),
+            "/readyz",
+            "exclude=bad&verbose=1",
+            200,
+            "[+]ping ok\n[+]bad excluded: ok\nreadyz check passed\n",
+        );
+        assert_answer(&health(false), "/readyz/ping", "", 200, "ok");
+        assert_answer(&health(false), "/readyz/bad", "", 500, "internal server error: why\n");
+    }
+
+    #[test]
+    fn an_unknown_exclusion_is_told() {
+        assert_answer(
+            &health(true),
+            "/readyz",
+            "exclude=y&exclude=x%22&verbose&exclude=y",
+            200,
+            "[+]ping ok\n[+]bad ok\nwarn: some health checks cannot be excluded: no matches for \"x\\\"\",\"y\"\n\
+             readyz check passed\n",
+        );
+    }
+
+    #[test]
+    fn other_paths_are_nobodys() {
+        for path in ["/readyzz", "/livez", "/readyz/none", "/", "readyz"] {
+            assert!(health(true).answer(path, None).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_status_page_reads_why() {
+        assert_eq!(health(false).failing(), ["bad: why"]);
+    }
+}

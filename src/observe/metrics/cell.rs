@@ -1,0 +1,226 @@
+//! Numbers that one thread changes and any thread reads.
+//!
+//! Every worker counts in cells of its own, so a plain load and store does what elsewhere needs a
+//! locked instruction: no cache line is fought over, and nothing waits while a scrape adds them up.
+//! The handles that reach the changing methods are `!Send`, which is what keeps the writer single.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A counter or, with [`Tally::down`], a gauge: sums wrap, so the cells of several workers may each
+/// be "negative" and still add up.
+#[derive(Default)]
+pub(super) struct Tally(AtomicU64);
+
+impl Tally {
+    pub(super) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    pub(super) fn up(&self) {
+        self.add(1);
+    }
+
+    pub(super) fn down(&self) {
+        self.add(u64::MAX);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Upper bounds of a histogram: as counted (nanoseconds, or bytes) and as printed in `le`.
+pub(super) struct Bounds {
+    pub(super) upper: &'static [u64],
+    pub(super) printed: &'static [&'static str],
+    /// What one counted unit is worth in the printed sum.
+    pub(super) unit: f64,
+}
+
+macro_rules! seconds {
+    ($($text:literal = $millis:literal / $divisor:literal),* $(,)?) => {
+        Bounds { upper: &[$($millis * 1_000_000 / $divisor),*], printed: &[$($text),*], unit: 1e-9 }
+    };
+}
+
+/// `apiserver_request_duration_seconds` (k8s.io/apiserver/pkg/endpoints/metrics/metrics.go).
+pub(super) static REQUEST_SECONDS: Bounds = seconds!(
+    "0.005" = 5 / 1,
+    "0.025" = 25 / 1,
+    "0.05" = 50 / 1,
+    "0.1" = 100 / 1,
+    "0.2" = 200 / 1,
+    "0.4" = 400 / 1,
+    "0.6" = 600 / 1,
+    "0.8" = 800 / 1,
+    "1" = 1000 / 1,
+    "1.25" = 1250 / 1,
+    "1.5" = 1500 / 1,
+    "2" = 2000 / 1,
+    "3" = 3000 / 1,
+    "4" = 4000 / 1,
+    "5" = 5000 / 1,
+    "6" = 6000 / 1,
+    "8" = 8000 / 1,
+    "10" = 10000 / 1,
+    "15" = 15000 / 1,
+    "20" = 20000 / 1,
+    "30" = 30000 / 1,
+    "45" = 45000 / 1,
+    "60" = 60000 / 1,
+);
+
+/// `apiserver_response_sizes` (the same file).
+pub(super) static RESPONSE_BYTES: Bounds = Bounds {
+    upper: &[1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000],
+    printed: &["1000", "10000", "100000", "1e+06", "1e+07", "1e+08", "1e+09"],
+    unit: 1.0,
+};
+
+/// `narthex_backend_request_duration_seconds`: finer at the low end, where a healthy backend lives.
+pub(super) static BACKEND_SECONDS: Bounds = seconds!(
+    "0.0001" = 1 / 10,
+    "0.0005" = 5 / 10,
+    "0.001" = 1 / 1,
+    "0.0025" = 25 / 10,
+    "0.005" = 5 / 1,
+    "0.01" = 10 / 1,
+    "0.025" = 25 / 1,
+    "0.05" = 50 / 1,
+    "0.1" = 100 / 1,
+    "0.25" = 250 / 1,
+    "0.5" = 500 / 1,
+    "1" = 1000 / 1,
+    "2.5" = 2500 / 1,
+    "5" = 5000 / 1,
+    "10" = 10000 / 1,
+    "30" = 30000 / 1,
+    "60" = 60000 / 1,
+);
+
+/// A histogram with fixed bounds; the last bucket is what lies above all of them.
+pub(super) struct Histogram {
+    bounds: &'static Bounds,
+    buckets: Box<[Tally]>,
+    sum: Tally,
+}
+
+impl Histogram {
+    pub(super) fn new(bounds: &'static Bounds) -> Histogram {
+        Histogram {
+            bounds,
+            buckets: (0..=bounds.upper.len()).map(|_| Tally::default()).collect(),
+            sum: Tally::default(),
+        }
+    }
+
+    pub(super) fn observe(&self, value: u64) {
+        let bucket = self.bounds.upper.partition_point(|upper| *upper < value);
+        self.buckets[bucket].up();
+        self.sum.add(value);
+    }
+
+    pub(super) fn observe_duration(&self, duration: Duration) {
+        self.observe(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Adds what was counted here to `total`.
+    pub(super) fn add_to(&self, total: &mut Counted) {
+        total.buckets.resize(self.buckets.len(), 0);
+        for (sum, bucket) in total.buckets.iter_mut().zip(&self.buckets) {
+            *sum += bucket.get();
+        }
+        total.sum += self.sum.get() as f64 * self.bounds.unit;
+    }
+}
+
+/// What the histograms of one series counted together.
+#[derive(Default)]
+pub(super) struct Counted {
+    /// Not cumulative; one more than there are bounds.
+    pub(super) buckets: Vec<u64>,
+    pub(super) sum: f64,
+}
+
+/// Counters by HTTP status code: a list that only grows, because a series sees few codes.
+#[derive(Default)]
+pub(super) struct Codes(OnceLock<Box<Code>>);
+
+struct Code {
+    code: u16,
+    count: Tally,
+    next: Codes,
+}
+
+impl Codes {
+    /// Counts one `code`; anything that is no status code counts as 0, as upstream's "nothing was written".
+    pub(super) fn up(&self, code: u16) {
+        let code = if (100..=599).contains(&code) { code } else { 0 };
+        let mut list = self;
+        loop {
+            let entry = list.0.get_or_init(|| Box::new(Code { code, count: Tally::default(), next: Codes::default() }));
+            if entry.code == code {
+                return entry.count.up();
+            }
+            list = &entry.next;
+        }
+    }
+
+    pub(super) fn each(&self, mut read: impl FnMut(u16, u64)) {
+        let mut list = self;
+        while let Some(entry) = list.0.get() {
+            read(entry.code, entry.count.get());
+            list = &entry.next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_of_two_threads_add_up() {
+        let (here, there) = (Tally::default(), Tally::default());
+        here.up();
+        here.up();
+        there.down();
+        assert_eq!(here.get().wrapping_add(there.get()), 1);
+    }
+
+    #[test]
+    fn a_value_on_a_bound_belongs_below_it() {
+        let histogram = Histogram::new(&RESPONSE_BYTES);
+        for value in [0, 1_000, 1_001, 1_000_000_000, 1_000_000_001] {
+            histogram.observe(value);
+        }
+        let mut counted = Counted::default();
+        histogram.add_to(&mut counted);
+        assert_eq!(counted.buckets, [2, 1, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(counted.sum, 2_000_002_002.0);
+    }
+
+    #[test]
+    fn printed_bounds_are_the_counted_ones() {
+        for bounds in [&REQUEST_SECONDS, &RESPONSE_BYTES, &BACKEND_SECONDS] {
+            assert_eq!(bounds.upper.len(), bounds.printed.len());
+            for (upper, printed) in bounds.upper.iter().zip(bounds.printed) {
+                let printed: f64 = printed.parse().unwrap();
+                assert!((*upper as f64 * bounds.unit - printed).abs() < printed * 1e-9, "{printed}");
+            }
+        }
+    }
+
+    #[test]
+    fn codes_are_counted_apart_and_nonsense_together() {
+        let codes = Codes::default();
+        for code in [200, 404, 200, 0, 65_535] {
+            codes.up(code);
+        }
+        let mut seen = Vec::new();
+        codes.each(|code, count| seen.push((code, count)));
+        assert_eq!(seen, [(200, 2), (404, 1), (0, 2)]);
+    }
+}

@@ -1,0 +1,324 @@
+//! What a request is counted under. Nothing a client chooses becomes a label's value.
+
+use http::Method;
+
+/// The values of `verb` (k8s.io/apiserver/pkg/endpoints/metrics/metrics.go, `validRequestMethods`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Verb {
+    Get,
+    List,
+    Watch,
+    Post,
+    Put,
+    Patch,
+    Apply,
+    Delete,
+    DeleteCollection,
+    Connect,
+    Other,
+}
+
+impl Verb {
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "GET",
+            Verb::List => "LIST",
+            Verb::Watch => "WATCH",
+            Verb::Post => "POST",
+            Verb::Put => "PUT",
+            Verb::Patch => "PATCH",
+            Verb::Apply => "APPLY",
+            Verb::Delete => "DELETE",
+            Verb::DeleteCollection => "DELETECOLLECTION",
+            Verb::Connect => "CONNECT",
+            Verb::Other => "other",
+        }
+    }
+
+    /// The verb of a request whose path says nothing more.
+    pub fn of_method(method: &Method) -> Verb {
+        match method.as_str() {
+            "GET" | "HEAD" => Verb::Get,
+            "POST" => Verb::Post,
+            "PUT" => Verb::Put,
+            "PATCH" => Verb::Patch,
+            "DELETE" => Verb::Delete,
+            "CONNECT" => Verb::Connect,
+            _ => Verb::Other,
+        }
+    }
+
+    /// The verb of a resource request: `verb` as `RequestInfo` has it (`get`, `list`, `watch`,
+    /// `create`, …), `apply` when the content type of a patch is `application/apply-patch+yaml` or
+    /// `+cbor`. The five subresources that hold a connection count as `CONNECT`, as upstream.
+    pub fn of_resource(method: &Method, verb: &str, subresource: &str, apply: bool) -> Verb {
+        if matches!(subresource, "log" | "exec" | "portforward" | "attach" | "proxy") {
+            return Verb::Connect;
+        }
+        match verb {
+            "get" => Verb::Get,
+            "list" => Verb::List,
+            "watch" | "watchlist" => Verb::Watch,
+            "create" => Verb::Post,
+            "update" => Verb::Put,
+            "patch" if apply => Verb::Apply,
+            "patch" => Verb::Patch,
+            "delete" => Verb::Delete,
+            "deletecollection" => Verb::DeleteCollection,
+            "proxy" => Verb::Connect,
+            _ => Verb::of_method(method),
+        }
+    }
+
+    /// Whether a request of this kind takes its place among the mutating ones.
+    pub fn is_mutating(self) -> bool {
+        !matches!(self, Verb::Get | Verb::List | Verb::Watch)
+    }
+}
+
+/// The values of `scope` (`CleanScope` there).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Scope {
+    /// No resource request.
+    #[default]
+    None,
+    /// One object; also every create.
+    Resource,
+    /// Objects of a namespace.
+    Namespace,
+    /// Objects of the cluster, or of all namespaces.
+    Cluster,
+}
+
+impl Scope {
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::None => "",
+            Scope::Resource => "resource",
+            Scope::Namespace => "namespace",
+            Scope::Cluster => "cluster",
+        }
+    }
+
+    /// The scope of a request as `RequestInfo` describes it.
+    pub fn of(is_resource_request: bool, verb: &str, namespace: &str, name: &str) -> Scope {
+        if !name.is_empty() || verb == "create" {
+            Scope::Resource
+        } else if !namespace.is_empty() {
+            Scope::Namespace
+        } else if is_resource_request {
+            Scope::Cluster
+        } else {
+            Scope::None
+        }
+    }
+}
+
+/// The values of `dry_run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum DryRun {
+    /// The request means what it says.
+    #[default]
+    No,
+    /// `dryRun=All`.
+    All,
+    /// A `dryRun` that the API does not know.
+    Invalid,
+}
+
+impl DryRun {
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DryRun::No => "",
+            DryRun::All => "All",
+            DryRun::Invalid => "invalid",
+        }
+    }
+
+    /// From the values of the parameter `dryRun`.
+    pub fn of<'v>(values: impl IntoIterator<Item = &'v str>) -> DryRun {
+        values.into_iter().fold(DryRun::No, |seen, value| match (seen, value) {
+            (DryRun::Invalid, _) => DryRun::Invalid,
+            (_, "All") => DryRun::All,
+            _ => DryRun::Invalid,
+        })
+    }
+}
+
+/// What a request asks for, as far as it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLabels<'r> {
+    /// From [`Verb::of_resource`] or [`Verb::of_method`].
+    pub verb: Verb,
+    /// As the path has it; judged by the `known` that goes with it.
+    pub group: &'r str,
+    /// As the path has it.
+    pub version: &'r str,
+    /// As the path has it.
+    pub resource: &'r str,
+    /// As the path has it; for a request that is for no resource, its path.
+    pub subresource: &'r str,
+    /// From [`Scope::of`].
+    pub scope: Scope,
+    /// From [`DryRun::of`].
+    pub dry_run: DryRun,
+}
+
+/// How much of a [`RequestLabels`] is a name of ours rather than the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// No APIService claims it: everything but the verb is dropped, except our own well-known paths.
+    Nothing,
+    /// An APIService claims group and version; the resource is none that its discovery names.
+    GroupVersion,
+    /// Discovery names the resource, and the subresource if there is one.
+    Resource,
+}
+
+/// Paths of ours that may stand in `subresource`, as upstream has them.
+const PATHS: &[&str] =
+    &["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
+
+impl<'r> RequestLabels<'r> {
+    /// A request that is for no resource: only its method and, of ours, its path are counted.
+    pub fn path(method: &Method, path: &'r str) -> RequestLabels<'r> {
+        RequestLabels {
+            verb: Verb::of_method(method),
+            group: "",
+            version: "",
+            resource: "",
+            subresource: path,
+            scope: Scope::None,
+            dry_run: DryRun::No,
+        }
+    }
+
+    /// The labels with every name that is the client's own replaced.
+    pub(super) fn bounded(self, known: Known) -> RequestLabels<'r> {
+        match known {
+            Known::Resource => self,
+            Known::GroupVersion if self.resource.is_empty() => RequestLabels { subresource: "", ..self },
+            Known::GroupVersion => RequestLabels { resource: "other", subresource: "", ..self },
+            Known::Nothing => {
+                let subresource = PATHS.iter().find(|path| **path == self.subresource).copied().unwrap_or("");
+                let resource = if self.resource.is_empty() { "" } else { "other" };
+                RequestLabels { group: "", version: "", resource, subresource, ..self }
+            }
+        }
+    }
+
+    /// One hash of all names; equality is still asked.
+    pub(super) fn hash(&self) -> u64 {
+        let small = (self.verb as u64) | (self.scope as u64) << 8 | (self.dry_run as u64) << 16;
+        [self.group, self.version, self.resource, self.subresource]
+            .iter()
+            .fold(mix(0x9E37_79B9_7F4A_7C15, small), |hash, text| mix_text(hash, text))
+    }
+}
+
+fn mix(hash: u64, word: u64) -> u64 {
+    (hash.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95)
+}
+
+fn mix_text(hash: u64, text: &str) -> u64 {
+    let (words, rest) = text.as_bytes().as_chunks::<8>();
+    let hash = words.iter().fold(hash, |hash, word| mix(hash, u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(mix(hash, u64::from_le_bytes(last)), text.len() as u64)
+}
+
+/// The value of `username`: never a person's name (`compressUsername` in
+/// k8s.io/apiserver/pkg/endpoints/filters/metrics.go).
+pub(super) fn username(name: &str) -> usize {
+    USERNAMES.iter().position(|known| *known == name).unwrap_or(if name.contains('@') { EMAIL } else { OTHER })
+}
+
+/// The values that [`username`] indexes.
+pub(super) const USERNAMES: [&str; 7] =
+    ["admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default", "email_id", "other"];
+const EMAIL: usize = 5;
+const OTHER: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_are_upstreams() {
+        for (verb, subresource, apply, expected) in [
+            ("get", "", false, "GET"),
+            ("list", "", false, "LIST"),
+            ("watch", "", false, "WATCH"),
+            ("create", "", false, "POST"),
+            ("update", "status", false, "PUT"),
+            ("patch", "", false, "PATCH"),
+            ("patch", "", true, "APPLY"),
+            ("delete", "", false, "DELETE"),
+            ("deletecollection", "", false, "DELETECOLLECTION"),
+            ("get", "exec", false, "CONNECT"),
+            ("frobnicate", "", false, "GET"),
+        ] {
+            assert_eq!(Verb::of_resource(&Method::GET, verb, subresource, apply).as_str(), expected, "{verb}");
+        }
+        assert_eq!(Verb::of_method(&Method::from_bytes(b"FROB").unwrap()), Verb::Other);
+    }
+
+    #[test]
+    fn scopes_are_upstreams() {
+        assert_eq!(Scope::of(true, "create", "default", ""), Scope::Resource);
+        assert_eq!(Scope::of(true, "get", "default", "hello"), Scope::Resource);
+        assert_eq!(Scope::of(true, "list", "default", ""), Scope::Namespace);
+        assert_eq!(Scope::of(true, "list", "", ""), Scope::Cluster);
+        assert_eq!(Scope::of(false, "get", "", ""), Scope::None);
+    }
+
+    #[test]
+    fn dry_run_has_three_values() {
+        assert_eq!(DryRun::of([]), DryRun::No);
+        assert_eq!(DryRun::of(["All", "All"]), DryRun::All);
+        assert_eq!(DryRun::of(["All", "None"]), DryRun::Invalid);
+        assert_eq!(DryRun::of([""]), DryRun::Invalid);
+    }
+
+    #[test]
+    fn what_a_client_invents_is_no_label() {
+        let invented = RequestLabels {
+            verb: Verb::Get,
+            group: "evil.example",
+            version: "v666",
+            resource: "nonsense",
+            subresource: "more",
+            scope: Scope::Cluster,
+            dry_run: DryRun::No,
+        };
+        let nothing = invented.bounded(Known::Nothing);
+        assert_eq!((nothing.group, nothing.version, nothing.resource, nothing.subresource), ("", "", "other", ""));
+        let claimed = invented.bounded(Known::GroupVersion);
+        assert_eq!(
+            (claimed.group, claimed.version, claimed.resource, claimed.subresource),
+            ("evil.example", "v666", "other", "")
+        );
+        assert_eq!(RequestLabels::path(&Method::GET, "/livez").bounded(Known::Nothing).subresource, "/livez");
+        assert_eq!(RequestLabels::path(&Method::GET, "/wp-login").bounded(Known::Nothing).subresource, "");
+    }
+
+    #[test]
+    fn user_names_stay_private() {
+        assert_eq!(USERNAMES[username("jane@example.com")], "email_id");
+        assert_eq!(USERNAMES[username("jane")], "other");
+        assert_eq!(USERNAMES[username("email_id")], "email_id");
+        assert_eq!(USERNAMES[username("kubelet")], "kubelet");
+    }
+
+    #[test]
+    fn the_hash_sees_where_one_name_ends() {
+        let labels = |group, version| RequestLabels { group, version, ..RequestLabels::path(&Method::GET, "") };
+        assert_ne!(labels("ab", "c").hash(), labels("a", "bc").hash());
+        assert_ne!(labels("a", "").hash(), labels("", "a").hash());
+    }
+}

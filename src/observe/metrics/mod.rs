@@ -1,0 +1,206 @@
+//! Metrics, under the names Kubernetes gives them where it has any.
+//!
+//! What every request touches is counted in [`WorkerMetrics`], one for each worker thread; what
+//! changes now and then is told to [`Metrics`] itself. A scrape adds the workers up.
+
+mod cell;
+mod labels;
+mod procfs;
+mod render;
+mod text;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+pub use labels::{DryRun, Known, RequestLabels, Scope, Verb};
+pub use text::Format;
+pub(in crate::observe) use worker::Ended;
+pub use worker::{
+    Authentication, BackendPhase, ConnectionCount, ConnectionState, Endpoint, Protocol, Retry, Series, Service,
+    WorkerMetrics,
+};
+
+use worker::Shard;
+
+/// The metrics of the process; one, shared.
+pub struct Metrics {
+    shards: Mutex<Vec<Arc<Shard>>>,
+    tls_handshake_errors: AtomicU64,
+    discovery_aggregations: AtomicU64,
+    missing_san: AtomicU64,
+    access_records_dropped: Arc<AtomicU64>,
+    /// The reason of each APIService that is unavailable, nothing for the others.
+    unavailable: Mutex<BTreeMap<String, Option<String>>>,
+    unavailable_total: Family<2>,
+    ejected: Family<2>,
+    circuit: Family<1>,
+    certificate_expiry: Family<1>,
+    registry_errors: Family<1>,
+}
+
+/// The state of an APIService's circuit; the number is the metric's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Circuit {
+    /// Requests go through.
+    Closed = 0,
+    /// One request at a time tries whether it is well again.
+    HalfOpen = 1,
+    /// Nothing goes through.
+    Open = 2,
+}
+
+/// What runs for one APIService now, all workers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Running {
+    /// Requests that are not long-running.
+    pub requests: u64,
+    /// Open watches.
+    pub watches: u64,
+}
+
+impl Metrics {
+    /// Metrics with nothing counted.
+    pub fn new() -> Arc<Metrics> {
+        Arc::new(Metrics {
+            shards: Mutex::default(),
+            tls_handshake_errors: AtomicU64::default(),
+            discovery_aggregations: AtomicU64::default(),
+            missing_san: AtomicU64::default(),
+            access_records_dropped: Arc::default(),
+            unavailable: Mutex::default(),
+            unavailable_total: Family::default(),
+            ejected: Family::default(),
+            circuit: Family::default(),
+            certificate_expiry: Family::default(),
+            registry_errors: Family::default(),
+        })
+    }
+
+    fn add_shard(&self, shard: Arc<Shard>) {
+        self.shards.lock().push(shard);
+    }
+
+    /// The text of all metrics, as they are now.
+    pub fn render(&self, format: Format) -> String {
+        render::render(self, format)
+    }
+
+    /// A client's TLS handshake failed.
+    pub fn tls_handshake_failed(&self) {
+        self.tls_handshake_errors.fetch_add(1, Relaxed);
+    }
+
+    /// Discovery was merged once more.
+    pub fn discovery_aggregated(&self) {
+        self.discovery_aggregations.fetch_add(1, Relaxed);
+    }
+
+    /// A backend's serving certificate carries no subject alternative name.
+    pub fn backend_misses_san(&self) {
+        self.missing_san.fetch_add(1, Relaxed);
+    }
+
+    /// The counter of access records that were dropped because they could not be written in time.
+    pub(in crate::observe) fn access_records_dropped(&self) -> Arc<AtomicU64> {
+        self.access_records_dropped.clone()
+    }
+
+    /// APIService `name` is available, or not for `reason`. Counted when it just became unavailable,
+    /// and when the reason changed.
+    pub fn apiservice_is(&self, name: &str, unavailable: Option<&str>) {
+        let reason = unavailable.map(str::to_owned);
+        let before = self.unavailable.lock().insert(name.to_owned(), reason.clone()).flatten();
+        if let Some(reason) = reason.filter(|reason| before.as_ref() != Some(reason)) {
+            *self.unavailable_total.values.lock().entry([name.to_owned(), reason]).or_default() += 1.0;
+        }
+    }
+
+    /// APIService `name` left the registry: nothing is said about it any more.
+    pub fn apiservice_is_gone(&self, name: &str) {
+        self.unavailable.lock().remove(name);
+        self.unavailable_total.forget(name);
+        self.ejected.forget(name);
+        self.circuit.forget(name);
+    }
+
+    /// Endpoint `address` of APIService `service` is ejected, or takes requests.
+    pub fn endpoint_ejected(&self, service: &str, address: &str, ejected: bool) {
+        self.ejected.set([service, address], f64::from(u8::from(ejected)));
+    }
+
+    /// Endpoint `address` of APIService `service` is no more.
+    pub fn endpoint_is_gone(&self, service: &str, address: &str) {
+        self.ejected.values.lock().remove(&[service.to_owned(), address.to_owned()]);
+    }
+
+    /// The circuit of APIService `service` is in `state`.
+    pub fn circuit_is(&self, service: &str, state: Circuit) {
+        self.circuit.set([service], f64::from(state as u8));
+    }
+
+    /// The certificate in `file` ends at `not_after`, in seconds since 1970.
+    pub fn certificate_expires(&self, file: &str, not_after: i64) {
+        self.certificate_expiry.set([file], not_after as f64);
+    }
+
+    /// `source` (a file of the registry directory) holds `count` mistakes; 0 takes it off.
+    pub fn registry_errors(&self, source: &str, count: usize) {
+        if count == 0 {
+            self.registry_errors.forget(source);
+        } else {
+            self.registry_errors.set([source], count as f64);
+        }
+    }
+
+    /// What runs for APIService `name` now.
+    pub fn running(&self, name: &str) -> Running {
+        let mut running = Running::default();
+        for shard in self.shards.lock().iter() {
+            for service in shard.services.lock().iter().filter(|service| service.name == name) {
+                running.requests = running.requests.wrapping_add(service.in_flight.get());
+                running.watches = running.watches.wrapping_add(service.watches.get());
+            }
+        }
+        running
+    }
+
+    /// How many connections stand to endpoint `address` of APIService `service` now.
+    pub fn connections(&self, service: &str, address: &str) -> u64 {
+        let mut connections = 0_u64;
+        for shard in self.shards.lock().iter() {
+            for endpoint in shard.endpoints.lock().iter() {
+                if endpoint.service == service && endpoint.address == address {
+                    let cells = endpoint.connections.iter().flatten();
+                    connections = cells.fold(connections, |sum, cell| sum.wrapping_add(cell.get()));
+                }
+            }
+        }
+        connections
+    }
+}
+
+/// Values that change now and then, by their labels' values.
+struct Family<const LABELS: usize> {
+    values: Mutex<BTreeMap<[String; LABELS], f64>>,
+}
+
+impl<const LABELS: usize> Default for Family<LABELS> {
+    fn default() -> Self {
+        Family { values: Mutex::default() }
+    }
+}
+
+impl<const LABELS: usize> Family<LABELS> {
+    fn set(&self, labels: [&str; LABELS], value: f64) {
+        self.values.lock().insert(labels.map(str::to_owned), value);
+    }
+
+    /// Takes off every series whose first label is `first`.
+    fn forget(&self, first: &str) {
+        self.values.lock().retain(|labels, _| labels[0] != first);
+    }
+}

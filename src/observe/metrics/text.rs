@@ -1,0 +1,221 @@
+//! The text a scraper reads: Prometheus' classic form, and OpenMetrics for who prefers it.
+
+use std::fmt::Write;
+
+/// The two forms of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus 0.0.4, which kube-apiserver speaks.
+    Classic,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// OpenMetrics if the `Accept` header names it, else classic. Names and values are the same in
+    /// both: a counter that upstream named without `_total` is of type `unknown` in OpenMetrics, which
+    /// would otherwise rename it.
+    pub fn accepted(accept: &str) -> Format {
+        if accept.contains("application/openmetrics-text") { Format::OpenMetrics } else { Format::Classic }
+    }
+
+    /// The `Content-Type` of the text.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Classic => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What the samples of a family are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// The text so far. A family without samples leaves nothing behind, as upstream.
+pub(super) struct Text {
+    out: String,
+    format: Format,
+    pending: Option<(&'static str, Kind, &'static str)>,
+    name: &'static str,
+}
+
+impl Text {
+    pub(super) fn new(format: Format) -> Text {
+        Text { out: String::with_capacity(16 * 1024), format, pending: None, name: "" }
+    }
+
+    /// Begins the family `name`; its samples follow.
+    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) {
+        self.pending = Some((name, kind, help));
+        self.name = name;
+    }
+
+    /// One sample of the family.
+    pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Value) {
+        self.line("", labels, None, value);
+    }
+
+    /// One series of a histogram: the counts of each bucket (not cumulative) and the sum.
+    pub(super) fn histogram(&mut self, labels: &[(&str, &str)], printed: &[&str], buckets: &[u64], sum: f64) {
+        let mut count = 0;
+        for (n, bucket) in buckets.iter().enumerate() {
+            count += bucket;
+            let bound = printed.get(n).copied().unwrap_or("+Inf");
+            // OpenMetrics writes bounds as floats.
+            if self.format == Format::OpenMetrics && bound.bytes().all(|byte| byte.is_ascii_digit()) {
+                self.line("_bucket", labels, Some(&format!("{bound}.0")), count);
+            } else {
+                self.line("_bucket", labels, Some(bound), count);
+            }
+        }
+        self.line("_sum", labels, None, sum);
+        self.line("_count", labels, None, count);
+    }
+
+    /// The whole text.
+    pub(super) fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.out.push_str("# EOF\n");
+        }
+        self.out
+    }
+
+    fn head(&mut self) {
+        let Some((name, kind, help)) = self.pending.take() else { return };
+        let (family, kind) = match (self.format, kind) {
+            (_, Kind::Gauge) => (name, "gauge"),
+            (_, Kind::Histogram) => (name, "histogram"),
+            (Format::Classic, Kind::Counter) => (name, "counter"),
+            // The gauge of the same name without `_total` would be the same family.
+            (Format::OpenMetrics, Kind::Counter) if name == "aggregator_unavailable_apiservice_total" => {
+                (name, "unknown")
+            }
+            (Format::OpenMetrics, Kind::Counter) => match name.strip_suffix("_total") {
+                Some(family) => (family, "counter"),
+                None => (name, "unknown"),
+            },
+        };
+        // Our help texts hold neither a backslash nor a line's end.
+        self.write(format_args!("# HELP {family} {help}\n# TYPE {family} {kind}\n"));
+    }
+
+    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], bound: Option<&str>, value: impl Value) {
+        self.head();
+        self.out.push_str(self.name);
+        self.out.push_str(suffix);
+        let mut separator = '{';
+        for (name, value) in labels.iter().copied().chain(bound.map(|bound| ("le", bound))) {
+            self.out.push(separator);
+            separator = ',';
+            self.out.push_str(name);
+            self.out.push_str("=\"");
+            for character in value.chars() {
+                match character {
+                    '\\' => self.out.push_str("\\\\"),
+                    '"' => self.out.push_str("\\\""),
+                    '\n' => self.out.push_str("\\n"),
+                    other => self.out.push(other),
+                }
+            }
+            self.out.push('"');
+        }
+        if separator == ',' {
+            self.out.push('}');
+        }
+        self.out.push(' ');
+        value.write(&mut self.out);
+        self.out.push('\n');
+    }
+
+    fn write(&mut self, arguments: std::fmt::Arguments<'_>) {
+        // A String takes everything.
+        let _ = self.out.write_fmt(arguments);
+    }
+}
+
+/// A number as a sample's value.
+pub(super) trait Value {
+    fn write(self, out: &mut String);
+}
+
+impl Value for u64 {
+    fn write(self, out: &mut String) {
+        let _ = write!(out, "{self}");
+    }
+}
+
+impl Value for i64 {
+    fn write(self, out: &mut String) {
+        let _ = write!(out, "{self}");
+    }
+}
+
+impl Value for f64 {
+    fn write(self, out: &mut String) {
+        let _ = match self {
+            v if v.is_nan() => write!(out, "NaN"),
+            v if v == f64::INFINITY => write!(out, "+Inf"),
+            v if v == f64::NEG_INFINITY => write!(out, "-Inf"),
+            v => write!(out, "{v}"),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_values_cannot_end_their_quotes() {
+        let mut text = Text::new(Format::Classic);
+        text.family("a_total", Kind::Counter, "Help.");
+        text.sample(&[("file", "a\\b\"c\nd")], 1_u64);
+        assert_eq!(
+            text.finish(),
+            "# HELP a_total Help.\n# TYPE a_total counter\na_total{file=\"a\\\\b\\\"c\\nd\"} 1\n"
+        );
+    }
+
+    #[test]
+    fn a_family_without_samples_leaves_nothing() {
+        let mut text = Text::new(Format::Classic);
+        text.family("a_total", Kind::Counter, "Help.");
+        text.family("b", Kind::Gauge, "Help.");
+        text.sample(&[], -3_i64);
+        assert_eq!(text.finish(), "# HELP b Help.\n# TYPE b gauge\nb -3\n");
+    }
+
+    #[test]
+    fn openmetrics_keeps_the_names_of_samples() {
+        let mut text = Text::new(Format::OpenMetrics);
+        text.family("requests_total", Kind::Counter, "Help.");
+        text.sample(&[], 1_u64);
+        text.family("attempts", Kind::Counter, "Help.");
+        text.sample(&[], 2_u64);
+        text.family("sizes", Kind::Histogram, "Help.");
+        text.histogram(&[], &["1000", "1e+06"], &[1, 0, 2], 3e6);
+        assert_eq!(
+            text.finish(),
+            "# HELP requests Help.\n# TYPE requests counter\nrequests_total 1\n\
+             # HELP attempts Help.\n# TYPE attempts unknown\nattempts 2\n\
+             # HELP sizes Help.\n# TYPE sizes histogram\n\
+             sizes_bucket{le=\"1000.0\"} 1\nsizes_bucket{le=\"1e+06\"} 1\nsizes_bucket{le=\"+Inf\"} 3\n\
+             sizes_sum 3000000\nsizes_count 3\n# EOF\n"
+        );
+    }
+
+    #[test]
+    fn a_scraper_says_what_it_reads() {
+        assert_eq!(
+            Format::accepted("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5"),
+            Format::OpenMetrics
+        );
+        assert_eq!(Format::accepted("text/plain"), Format::Classic);
+        assert_eq!(Format::accepted(""), Format::Classic);
+    }
+}

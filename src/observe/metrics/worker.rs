@@ -1,0 +1,517 @@
+//! What one worker thread counts: a shard of cells that only this thread writes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Metrics;
+use super::cell::{BACKEND_SECONDS, Codes, Histogram, REQUEST_SECONDS, RESPONSE_BYTES, Tally};
+use super::labels::{self, DryRun, Known, RequestLabels, Scope, USERNAMES, Verb};
+
+/// The most series of requests one worker keeps; what would come after is counted as `other`. Names
+/// are bounded by the registry and by discovery anyway: this holds when a backend's discovery lies.
+const MOST_SERIES: usize = 4096;
+
+/// The counting side of one worker thread; stays on it.
+pub struct WorkerMetrics {
+    shard: Arc<Shard>,
+    /// First series of each hash, in `series`.
+    by_hash: RefCell<HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>>,
+    series: RefCell<Vec<Entry>>,
+    services: RefCell<HashMap<String, Weak<Service>>>,
+    endpoints: RefCell<HashMap<(String, String), Weak<Endpoint>>>,
+    /// Keeps the type on its thread: [`Tally`] has one writer.
+    _on_one_thread: Cell<()>,
+    _not_send: std::marker::PhantomData<Rc<()>>,
+}
+
+struct Entry {
+    series: Arc<RequestSeries>,
+    /// The next series of the same hash.
+    next: Option<u32>,
+}
+
+/// One combination of labels, met before; valid for the [`WorkerMetrics`] that gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series(u32);
+
+/// The cells of one worker as a scrape reads them.
+#[derive(Default)]
+pub(super) struct Shard {
+    /// Read-only and mutating requests that run now.
+    pub(super) in_flight: [Tally; 2],
+    /// As [`Authentication`] orders them.
+    pub(super) attempts: [Tally; 3],
+    pub(super) usernames: [Tally; USERNAMES.len()],
+    pub(super) requests: Mutex<Vec<Arc<RequestSeries>>>,
+    pub(super) services: Mutex<Vec<Arc<ServiceSeries>>>,
+    pub(super) endpoints: Mutex<Vec<Arc<EndpointSeries>>>,
+}
+
+pub(super) struct RequestSeries {
+    pub(super) verb: Verb,
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) resource: String,
+    pub(super) subresource: String,
+    pub(super) scope: Scope,
+    pub(super) dry_run: DryRun,
+    pub(super) codes: Codes,
+    pub(super) terminations: Codes,
+    pub(super) duration: Histogram,
+    /// Only for GET and LIST, as upstream.
+    pub(super) sizes: Option<Histogram>,
+    pub(super) long_running: Tally,
+}
+
+pub(super) struct ServiceSeries {
+    pub(super) name: String,
+    pub(super) watches: Tally,
+    pub(super) in_flight: Tally,
+    /// As [`Retry::ALL`].
+    pub(super) retries: [Tally; Retry::ALL.len()],
+}
+
+pub(super) struct EndpointSeries {
+    pub(super) service: String,
+    pub(super) address: String,
+    /// As [`BackendPhase::ALL`].
+    pub(super) phases: [Histogram; BackendPhase::ALL.len()],
+    /// As [`Protocol::ALL`] and [`ConnectionState::ALL`].
+    pub(super) connections: [[Tally; ConnectionState::ALL.len()]; Protocol::ALL.len()],
+}
+
+macro_rules! label {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$doc])* $variant),* }
+
+        impl $name {
+            /// Every value, in order.
+            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
+
+            /// The label's value.
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+        }
+    };
+}
+
+label!(
+    /// How an attempt to authenticate ended.
+    Authentication {
+        /// Somebody is known.
+        Success = "success",
+        /// Nobody said who it is, or nobody is known by it.
+        Failure = "failure",
+        /// An authenticator could not say, or refused.
+        Error = "error",
+    }
+);
+
+label!(
+    /// Where the time of a relayed request goes.
+    BackendPhase {
+        /// Opening the connection, if one was opened for it: the TCP part.
+        Dial = "dial",
+        /// The TLS part of that.
+        Tls = "tls",
+        /// From the request's last header byte to the answer's.
+        Headers = "headers",
+        /// From the answer's headers to its end.
+        Body = "body",
+    }
+);
+
+label!(
+    /// What is spoken on a connection to a backend.
+    Protocol {
+        /// HTTP/1.1.
+        Http1 = "http/1.1",
+        /// HTTP/2.
+        Http2 = "h2",
+    }
+);
+
+label!(
+    /// What a connection to a backend is doing.
+    ConnectionState {
+        /// Dialling or shaking hands.
+        Connecting = "connecting",
+        /// No request on it.
+        Idle = "idle",
+        /// At least one request on it.
+        Active = "active",
+        /// No new request goes to it; what runs is finished.
+        Draining = "draining",
+    }
+);
+
+label!(
+    /// Why a request went to a backend once more.
+    Retry {
+        /// The connection could not be opened.
+        Connect = "connect",
+        /// The backend refused the stream before it began (GOAWAY, REFUSED_STREAM).
+        RefusedStream = "refused-stream",
+        /// A kept connection turned out to be closed.
+        StaleConnection = "stale-connection",
+        /// The request is safe to repeat and its connection broke.
+        BrokenConnection = "broken-connection",
+    }
+);
+
+/// One APIService as this thread counts it; its series end with the last handle of all threads.
+pub struct Service(Arc<ServiceSeries>, std::marker::PhantomData<Rc<()>>);
+
+/// One endpoint of an APIService as this thread counts it; its series end with the last handle.
+pub struct Endpoint(Arc<EndpointSeries>, std::marker::PhantomData<Rc<()>>);
+
+/// One connection to a backend; counted until dropped.
+pub struct ConnectionCount {
+    endpoint: Rc<Endpoint>,
+    protocol: Protocol,
+    state: ConnectionState,
+}
+
+impl WorkerMetrics {
+    /// A new shard of `metrics`; one for each worker thread, for the life of the process.
+    pub fn new(metrics: &Metrics) -> WorkerMetrics {
+        let shard = Arc::new(Shard::default());
+        metrics.add_shard(shard.clone());
+        WorkerMetrics {
+            shard,
+            by_hash: RefCell::default(),
+            series: RefCell::default(),
+            services: RefCell::default(),
+            endpoints: RefCell::default(),
+            _on_one_thread: Cell::new(()),
+            _not_send: std::marker::PhantomData,
+        }
+    }
+
+    /// The series of `request`. `known` is only asked about names not met before, and decides which
+    /// of them may become a label: [`Known::Resource`] for what discovery names, and so on.
+    pub fn series(&self, request: &RequestLabels<'_>, known: impl FnOnce(&RequestLabels<'_>) -> Known) -> Series {
+        if let Some(series) = self.find(request) {
+            return series;
+        }
+        let bounded = request.bounded(known(request));
+        if let Some(series) = self.find(&bounded) {
+            return series;
+        }
+        if self.series.borrow().len() < MOST_SERIES {
+            return self.open(&bounded);
+        }
+        let overflow = RequestLabels { group: "", version: "", resource: "other", subresource: "", ..bounded };
+        self.find(&overflow).unwrap_or_else(|| self.open(&overflow))
+    }
+
+    fn find(&self, wanted: &RequestLabels<'_>) -> Option<Series> {
+        let mut next = self.by_hash.borrow().get(&wanted.hash()).copied();
+        let series = self.series.borrow();
+        while let Some(index) = next {
+            let entry = &series[index as usize];
+            if entry.series.labels() == *wanted {
+                return Some(Series(index));
+            }
+            next = entry.next;
+        }
+        None
+    }
+
+    fn open(&self, labels: &RequestLabels<'_>) -> Series {
+        let series = Arc::new(RequestSeries::new(labels));
+        self.shard.requests.lock().push(series.clone());
+        let mut all = self.series.borrow_mut();
+        let index = all.len() as u32;
+        let next = self.by_hash.borrow_mut().insert(labels.hash(), index);
+        all.push(Entry { series, next });
+        Series(index)
+    }
+
+    fn with<T>(&self, series: Series, read: impl FnOnce(&RequestSeries) -> T) -> T {
+        read(&self.series.borrow()[series.0 as usize].series)
+    }
+
+    /// A request begins: it is in flight, or long-running, until [`WorkerMetrics::request_ended`].
+    pub(in crate::observe) fn request_began(&self, series: Series, long_running: bool) -> Verb {
+        self.with(series, |series| {
+            if long_running {
+                series.long_running.up();
+            } else {
+                self.shard.in_flight[usize::from(series.verb.is_mutating())].up();
+            }
+            series.verb
+        })
+    }
+
+    /// The request that began is over.
+    pub(in crate::observe) fn request_ended(&self, series: Series, long_running: bool, ended: &Ended) {
+        self.with(series, |series| {
+            if long_running {
+                series.long_running.down();
+            } else {
+                self.shard.in_flight[usize::from(series.verb.is_mutating())].down();
+            }
+            series.codes.up(ended.code);
+            if ended.in_self_defence {
+                series.terminations.up(ended.code);
+            }
+            series.duration.observe_duration(ended.took);
+            if let Some(sizes) = &series.sizes {
+                sizes.observe(ended.bytes);
+            }
+        });
+    }
+
+    /// Counts one attempt to authenticate, and under a name that says nothing about a person, its user.
+    pub fn authenticated(&self, result: Authentication, user: Option<&str>) {
+        self.shard.attempts[result as usize].up();
+        if let Some(user) = user {
+            self.shard.usernames[labels::username(user)].up();
+        }
+    }
+
+    /// The handle to count what goes to APIService `name` with. Keep it with the route.
+    pub fn service(&self, name: &str) -> Rc<Service> {
+        let mut services = self.services.borrow_mut();
+        if let Some(service) = services.get(name).and_then(Weak::upgrade) {
+            return service;
+        }
+        services.retain(|_, service| service.strong_count() > 0);
+        let series = Arc::new(ServiceSeries {
+            name: name.to_owned(),
+            watches: Tally::default(),
+            in_flight: Tally::default(),
+            retries: Default::default(),
+        });
+        self.shard.services.lock().push(series.clone());
+        let service = Rc::new(Service(series, std::marker::PhantomData));
+        services.insert(name.to_owned(), Rc::downgrade(&service));
+        service
+    }
+
+    /// The handle to count what goes to `address` for APIService `service` with. Keep it with the
+    /// endpoint's pool.
+    pub fn endpoint(&self, service: &str, address: &str) -> Rc<Endpoint> {
+        let mut endpoints = self.endpoints.borrow_mut();
+        let key = (service.to_owned(), address.to_owned());
+        if let Some(endpoint) = endpoints.get(&key).and_then(Weak::upgrade) {
+            return endpoint;
+        }
+        endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
+        let series = Arc::new(EndpointSeries {
+            service: service.to_owned(),
+            address: address.to_owned(),
+            phases: std::array::from_fn(|_| Histogram::new(&BACKEND_SECONDS)),
+            connections: Default::default(),
+        });
+        self.shard.endpoints.lock().push(series.clone());
+        let endpoint = Rc::new(Endpoint(series, std::marker::PhantomData));
+        endpoints.insert(key, Rc::downgrade(&endpoint));
+        endpoint
+    }
+}
+
+/// How a request ended, as far as it is counted.
+pub(in crate::observe) struct Ended {
+    pub(in crate::observe) code: u16,
+    pub(in crate::observe) took: Duration,
+    pub(in crate::observe) bytes: u64,
+    pub(in crate::observe) in_self_defence: bool,
+}
+
+impl RequestSeries {
+    fn new(labels: &RequestLabels<'_>) -> RequestSeries {
+        RequestSeries {
+            verb: labels.verb,
+            group: labels.group.to_owned(),
+            version: labels.version.to_owned(),
+            resource: labels.resource.to_owned(),
+            subresource: labels.subresource.to_owned(),
+            scope: labels.scope,
+            dry_run: labels.dry_run,
+            codes: Codes::default(),
+            terminations: Codes::default(),
+            duration: Histogram::new(&REQUEST_SECONDS),
+            sizes: matches!(labels.verb, Verb::Get | Verb::List).then(|| Histogram::new(&RESPONSE_BYTES)),
+            long_running: Tally::default(),
+        }
+    }
+
+    pub(super) fn labels(&self) -> RequestLabels<'_> {
+        RequestLabels {
+            verb: self.verb,
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            scope: self.scope,
+            dry_run: self.dry_run,
+        }
+    }
+}
+
+impl Service {
+    /// Its name, for example `v1.example.narthex.dev`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Counts a request that went to a backend once more.
+    pub fn retried(&self, reason: Retry) {
+        self.0.retries[reason as usize].up();
+    }
+
+    pub(in crate::observe) fn request_began(&self, long_running: bool, watch: bool) {
+        if watch {
+            self.0.watches.up();
+        }
+        if !long_running {
+            self.0.in_flight.up();
+        }
+    }
+
+    pub(in crate::observe) fn request_ended(&self, long_running: bool, watch: bool) {
+        if watch {
+            self.0.watches.down();
+        }
+        if !long_running {
+            self.0.in_flight.down();
+        }
+    }
+}
+
+impl Endpoint {
+    /// Its address, as given.
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// Counts how long `phase` of a request took.
+    pub fn observe(&self, phase: BackendPhase, took: Duration) {
+        self.0.phases[phase as usize].observe_duration(took);
+    }
+
+    /// Counts a connection, from now until the guard is dropped.
+    pub fn connection(self: &Rc<Self>, protocol: Protocol, state: ConnectionState) -> ConnectionCount {
+        self.0.connections[protocol as usize][state as usize].up();
+        ConnectionCount { endpoint: self.clone(), protocol, state }
+    }
+}
+
+impl ConnectionCount {
+    /// The connection is in another state now.
+    pub fn is_now(&mut self, state: ConnectionState) {
+        let cells = &self.endpoint.0.connections[self.protocol as usize];
+        cells[self.state as usize].down();
+        cells[state as usize].up();
+        self.state = state;
+    }
+
+    /// ALPN has decided what is spoken.
+    pub fn speaks(&mut self, protocol: Protocol) {
+        self.endpoint.0.connections[self.protocol as usize][self.state as usize].down();
+        self.endpoint.0.connections[protocol as usize][self.state as usize].up();
+        self.protocol = protocol;
+    }
+}
+
+impl Drop for ConnectionCount {
+    fn drop(&mut self) {
+        self.endpoint.0.connections[self.protocol as usize][self.state as usize].down();
+    }
+}
+
+/// Passes [`RequestLabels::hash`] through to the map; one last turn, because the map looks at the
+/// topmost bits and at the lowest.
+#[derive(Default)]
+struct AlreadyHashed(u64);
+
+impl Hasher for AlreadyHashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash ^ (hash >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    fn labels<'r>(resource: &'r str) -> RequestLabels<'r> {
+        RequestLabels {
+            group: "example.narthex.dev",
+            version: "v1",
+            resource,
+            subresource: "",
+            ..RequestLabels::path(&Method::GET, "")
+        }
+    }
+
+    #[test]
+    fn what_was_met_is_not_asked_again() {
+        let worker = WorkerMetrics::new(&Metrics::new());
+        let first = worker.series(&labels("greetings"), |_| Known::Resource);
+        assert_eq!(worker.series(&labels("greetings"), |_| panic!("asked twice")), first);
+    }
+
+    #[test]
+    fn invented_resources_share_one_series() {
+        let worker = WorkerMetrics::new(&Metrics::new());
+        let first = worker.series(&labels("nonsense"), |_| Known::GroupVersion);
+        for invented in 0..1000 {
+            assert_eq!(worker.series(&labels(&format!("nonsense{invented}")), |_| Known::GroupVersion), first);
+        }
+        assert_eq!(worker.series.borrow().len(), 1);
+    }
+
+    #[test]
+    fn a_lying_discovery_cannot_grow_us_for_ever() {
+        let worker = WorkerMetrics::new(&Metrics::new());
+        for invented in 0..MOST_SERIES + 100 {
+            worker.series(&labels(&format!("r{invented}")), |_| Known::Resource);
+        }
+        assert_eq!(worker.series.borrow().len(), MOST_SERIES + 1);
+    }
+
+    #[test]
+    fn handles_of_one_name_are_one_and_end_together() {
+        let worker = WorkerMetrics::new(&Metrics::new());
+        let service = worker.service("v1.example.narthex.dev");
+        assert!(Rc::ptr_eq(&service, &worker.service("v1.example.narthex.dev")));
+        let series = Arc::downgrade(&service.0);
+        drop(service);
+        worker.shard.services.lock().retain(|service| Arc::strong_count(service) > 1);
+        assert!(series.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_connection_is_counted_where_it_stands_until_it_goes() {
+        let worker = WorkerMetrics::new(&Metrics::new());
+        let endpoint = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
+        let cells = &endpoint.0.connections;
+        let mut connection = endpoint.connection(Protocol::Http1, ConnectionState::Connecting);
+        connection.speaks(Protocol::Http2);
+        connection.is_now(ConnectionState::Active);
+        assert_eq!(cells[Protocol::Http2 as usize][ConnectionState::Active as usize].get(), 1);
+        assert_eq!(cells[Protocol::Http1 as usize][ConnectionState::Connecting as usize].get(), 0);
+        drop(connection);
+        assert!(cells.iter().flatten().all(|cell| cell.get() == 0));
+    }
+}
