@@ -1,7 +1,32 @@
 //! Kubernetes words on the wire. Values in, values out: nothing here does I/O.
 
+/// Durations as Go writes them, and the `timeout` of a request.
+pub mod duration;
+/// `Status` as bytes: JSON, YAML, CBOR, protobuf.
+pub mod encode;
+/// Keys of `X-Remote-Extra-*`.
+pub mod extra_key;
+mod field_selector;
+mod label_selector;
+/// Paths that read the same to everyone.
+pub mod path;
+mod percent;
+/// The query of a request.
+pub mod query;
+mod quote;
+mod request_info;
 mod status;
 mod user;
+/// API versions and their order.
+pub mod version;
 
+pub use encode::{Encoding, encode};
+pub use field_selector::{FieldSelector, FieldTerm, SelectorError};
+pub use label_selector::{LabelOperator, LabelRequirement, LabelSelector};
+pub use path::CanonicalPath;
+pub use query::Query;
+pub use quote::Quoted;
+pub use request_info::RequestInfo;
 pub use status::{Cause, Details, Status};
 pub use user::User;
+pub use version::{GroupVersion, compare_kube_aware};

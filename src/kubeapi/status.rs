@@ -1,10 +1,15 @@
 //! `metav1.Status`, the body of every refusal.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+
+use super::RequestInfo;
+use super::quote::Quoted;
 
 /// A failure as Kubernetes clients read it (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
 ///
-/// Serialises with `kind`, `apiVersion`, `metadata` and `status: Failure` in upstream's field order.
+/// [`encode`](super::encode) writes it with `kind`, `apiVersion`, `metadata` and `status: Failure`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code, also the `code` field.
@@ -15,6 +20,194 @@ pub struct Status {
     pub message: String,
     /// What the failure is about.
     pub details: Option<Box<Details>>,
+}
+
+impl Status {
+    /// Any failure; prefer a constructor that names it.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
+        Status { code, reason, message: message.into(), details: None }
+    }
+
+    /// 400: the request itself is wrong.
+    pub fn bad_request(message: impl Into<String>) -> Status {
+        Status::new(400, "BadRequest", message)
+    }
+
+    /// 401, word for word upstream's.
+    pub fn unauthorized() -> Status {
+        Status::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403 that is not about a permission of the user; `message` says why.
+    pub fn forbidden(message: impl fmt::Display) -> Status {
+        Status::new(403, "Forbidden", format!("forbidden: {message}")).with_details(Details::default())
+    }
+
+    /// 403 for what the user may not do, word for word upstream's (`ForbiddenStatusError` in
+    /// `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). `reason` is the authoriser's
+    /// and may be empty.
+    pub fn forbidden_to(user: &str, info: &RequestInfo<'_>, reason: &str) -> Status {
+        let mut why = html_escaped(&what_is_forbidden(user, info));
+        if !reason.is_empty() {
+            why.push_str(": ");
+            why.push_str(reason);
+        }
+        let resource = qualified(info.api_group, info.resource);
+        if resource.is_empty() {
+            return Status::forbidden(why);
+        }
+        let object = if info.name.is_empty() { String::new() } else { format!(" {}", Quoted(&info.name)) };
+        Status::new(403, "Forbidden", format!("{resource}{object} is forbidden: {why}")).with_details(Details::of(
+            info.api_group,
+            info.resource,
+            &info.name,
+        ))
+    }
+
+    /// 404 for a path that nothing serves, in the words of a kube-apiserver's client.
+    pub fn not_found() -> Status {
+        Status::new(404, "NotFound", "the server could not find the requested resource")
+            .with_details(Details::default())
+    }
+
+    /// 404 for one object, word for word upstream's.
+    pub fn object_not_found(group: &str, resource: &str, name: &str) -> Status {
+        Status::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), Quoted(name)))
+            .with_details(Details::of(group, resource, name))
+    }
+
+    /// 405; `message` says which methods are allowed, or who does this instead.
+    pub fn method_not_allowed(message: impl Into<String>) -> Status {
+        Status::new(405, "MethodNotAllowed", message).with_details(Details::default())
+    }
+
+    /// 406: nothing that the client accepts can be made.
+    pub fn not_acceptable(message: impl Into<String>) -> Status {
+        Status::new(406, "NotAcceptable", message)
+    }
+
+    /// 408: the request did not arrive in time.
+    pub fn request_timeout(message: impl Into<String>) -> Status {
+        Status::new(408, "Timeout", message)
+    }
+
+    /// 409 for one object, in upstream's words.
+    pub fn conflict(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Status {
+        let resource_of = qualified(group, resource);
+        Status::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource_of} {}: {why}", Quoted(name)))
+            .with_details(Details::of(group, resource, name))
+    }
+
+    /// 409 for an object that is there already, word for word upstream's.
+    pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
+        Status::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), Quoted(name)))
+            .with_details(Details::of(group, resource, name))
+    }
+
+    /// 410 for a resource version that is gone.
+    pub fn expired(message: impl Into<String>) -> Status {
+        Status::new(410, "Expired", message)
+    }
+
+    /// 413, in upstream's words.
+    pub fn request_entity_too_large(message: impl fmt::Display) -> Status {
+        Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
+    }
+
+    /// 415: the request's body is in a form that nobody here reads.
+    pub fn unsupported_media_type(message: impl Into<String>) -> Status {
+        Status::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 422 for an object that cannot be.
+    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Status {
+        let errors: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+        let all = if let [only] = &errors[..] { only.clone() } else { format!("[{}]", errors.join(", ")) };
+        let mut details = Details::of(group, kind, name);
+        details.causes = causes;
+        Status::new(422, "Invalid", format!("{} {} is invalid: {all}", qualified(group, kind), Quoted(name)))
+            .with_details(details)
+    }
+
+    /// 429 with the seconds after which to try again.
+    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Status {
+        Status::new(429, "TooManyRequests", message).with_retry_after(retry_after_seconds)
+    }
+
+    /// 500; `message` is for the client and names no inner address and no library's words.
+    pub fn internal_error(message: impl fmt::Display) -> Status {
+        Status::new(500, "InternalError", format!("Internal error occurred: {message}"))
+            .with_cause("", message.to_string())
+    }
+
+    /// 501: nobody here can do that.
+    pub fn not_implemented(message: impl Into<String>) -> Status {
+        Status::new(501, "NotImplemented", message)
+    }
+
+    /// 502: what stands behind us answered nonsense. `metav1` has no reason of that name; clients take
+    /// `InternalError` for a 5xx that they do not know.
+    pub fn bad_gateway(message: impl Into<String>) -> Status {
+        Status::new(502, "InternalError", message)
+    }
+
+    /// 503: not now.
+    pub fn service_unavailable(message: impl Into<String>) -> Status {
+        Status::new(503, "ServiceUnavailable", message)
+    }
+
+    /// 504, in upstream's words.
+    pub fn timeout(message: impl fmt::Display) -> Status {
+        Status::new(504, "Timeout", format!("Timeout: {message}")).with_details(Details::default())
+    }
+
+    /// Replaces the details.
+    #[must_use]
+    pub fn with_details(mut self, details: Details) -> Status {
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    /// Names the resource it is about: its group, its plural, and an object or the empty text.
+    #[must_use]
+    pub fn about(mut self, group: &str, resource: &str, name: &str) -> Status {
+        let details = self.details_mut();
+        details.group = group.to_owned();
+        details.kind = resource.to_owned();
+        details.name = name.to_owned();
+        self
+    }
+
+    /// Adds a cause: a word for programs, and a sentence for people.
+    #[must_use]
+    pub fn with_cause(mut self, reason: impl Into<String>, message: impl Into<String>) -> Status {
+        let cause = Cause { reason: reason.into(), message: message.into(), field: String::new() };
+        self.details_mut().causes.push(cause);
+        self
+    }
+
+    /// Says after how many seconds trying again makes sense; also becomes the `Retry-After` header.
+    #[must_use]
+    pub fn with_retry_after(mut self, seconds: u32) -> Status {
+        self.details_mut().retry_after_seconds = seconds;
+        self
+    }
+
+    /// Seconds after which trying again makes sense, if any are known.
+    pub fn retry_after(&self) -> Option<u32> {
+        self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
+    }
+
+    fn details_mut(&mut self) -> &mut Details {
+        self.details.get_or_insert_default()
+    }
+}
+
+impl Details {
+    /// Details that name a resource: its group, its plural, and an object or the empty text.
+    pub fn of(group: &str, resource: &str, name: &str) -> Details {
+        Details { name: name.to_owned(), group: group.to_owned(), kind: resource.to_owned(), ..Details::default() }
+    }
 }
 
 /// `metav1.StatusDetails`.
@@ -58,4 +251,113 @@ pub struct Cause {
 
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+
+/// `resource.group`, or `resource` alone for the core group.
+fn qualified(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}
+
+fn what_is_forbidden(user: &str, info: &RequestInfo<'_>) -> String {
+    let (user, verb) = (Quoted(user), &info.verb);
+    if !info.is_resource_request {
+        return format!("User {user} cannot {verb} path {}", Quoted(info.path));
+    }
+    let slash = if info.subresource.is_empty() { "" } else { "/" };
+    let resource = format!("{}{slash}{}", info.resource, info.subresource);
+    let (resource, group) = (Quoted(&resource), Quoted(info.api_group));
+    let scope = if info.namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {}", Quoted(info.namespace))
+    };
+    format!("User {user} cannot {verb} resource {resource} in API group {group} {scope}")
+}
+
+fn html_escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::kubeapi::{CanonicalPath, Query};
+
+    fn forbidden(user: &str, method: Method, path: &str, reason: &str) -> Status {
+        let path = CanonicalPath::parse(path).unwrap();
+        let query = Query::parse("");
+        Status::forbidden_to(user, &RequestInfo::parse(&method, &path, &query).unwrap(), reason)
+    }
+
+    /// Upstream's cases (`errors_test.go` beside `errors.go`), re-expressed.
+    #[test]
+    fn forbidden_says_what_upstream_says() {
+        for (user, method, path, reason, message, details) in [
+            (
+                "NAME",
+                Method::GET,
+                "/whatever",
+                "",
+                r#"forbidden: User "NAME" cannot get path "/whatever""#,
+                Details::default(),
+            ),
+            (
+                "NAME",
+                Method::GET,
+                "/<script>",
+                "",
+                r#"forbidden: User "NAME" cannot get path "/&lt;script&gt;""#,
+                Details::default(),
+            ),
+            (
+                "jane",
+                Method::GET,
+                "/apis/wardle.example.com/v1/namespaces/test/flunders/x",
+                "",
+                r#"flunders.wardle.example.com "x" is forbidden: User "jane" cannot get resource "flunders" in API group "wardle.example.com" in the namespace "test""#,
+                Details::of("wardle.example.com", "flunders", "x"),
+            ),
+            (
+                "jane & co",
+                Method::PUT,
+                "/api/v1/namespaces/test/pods/x/status",
+                "no, really < no",
+                r#"pods "x" is forbidden: User "jane &amp; co" cannot update resource "pods/status" in API group "" in the namespace "test": no, really < no"#,
+                Details::of("", "pods", "x"),
+            ),
+            (
+                "u\"\n",
+                Method::DELETE,
+                "/apis/g/v1/things",
+                "",
+                r#"things.g is forbidden: User "u\"\n" cannot deletecollection resource "things" in API group "g" at the cluster scope"#,
+                Details::of("g", "things", ""),
+            ),
+        ] {
+            let expected = Status::new(403, "Forbidden", message).with_details(details);
+            assert_eq!(forbidden(user, method, path, reason), expected);
+        }
+    }
+
+    #[test]
+    fn retry_after_is_known_only_when_said() {
+        assert_eq!(Status::too_many_requests("x", 1).retry_after(), Some(1));
+        assert_eq!(Status::service_unavailable("x").retry_after(), None);
+        assert_eq!(Status::service_unavailable("x").with_cause("a", "b").retry_after(), None);
+    }
+
+    #[test]
+    fn a_sentence_for_one_or_several_causes() {
+        let cause = |field: &str| Cause {
+            reason: "FieldValueRequired".into(),
+            message: "Required value".into(),
+            field: field.into(),
+        };
+        let one = Status::invalid("g", "Thing", "x", vec![cause("spec.a")]);
+        assert_eq!(one.message, r#"Thing.g "x" is invalid: spec.a: Required value"#);
+        let two = Status::invalid("g", "Thing", "x", vec![cause("spec.a"), cause("spec.b")]);
+        assert_eq!(two.message, r#"Thing.g "x" is invalid: [spec.a: Required value, spec.b: Required value]"#);
+    }
 }

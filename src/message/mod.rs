@@ -1,7 +1,15 @@
-//! Bodies and refusals: what every stage of a request speaks.
+//! Bodies, refusals and headers: what every stage of a request speaks.
 
 mod body;
+/// Headers that end at the next hop, and upgrades.
+pub mod hop_by_hop;
+/// Which encoding a client accepts.
+pub mod negotiate;
 mod refusal;
+mod respond;
 
 pub use body::{Body, BodyError};
+pub use hop_by_hop::upgrade_protocol;
+pub use negotiate::Accept;
 pub use refusal::{Blame, Refusal};
+pub use respond::{ErrorFormat, respond};

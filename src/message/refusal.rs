@@ -35,12 +35,13 @@ struct Inner {
     blame: Blame,
     status: Status,
     cause: String,
+    text: Option<&'static str>,
 }
 
 impl Refusal {
     /// A refusal the client reads as `status`.
     pub fn new(blame: Blame, status: Status) -> Refusal {
-        Refusal(Box::new(Inner { blame, status, cause: String::new() }))
+        Refusal(Box::new(Inner { blame, status, cause: String::new(), text: None }))
     }
 
     /// Adds the private cause, which goes to the log and the access record and never to the client.
@@ -48,6 +49,18 @@ impl Refusal {
     pub fn because(mut self, cause: impl std::fmt::Display) -> Refusal {
         self.0.cause = cause.to_string();
         self
+    }
+
+    /// Sets what `--error-format=text` answers instead of the Status.
+    #[must_use]
+    pub fn with_text(mut self, text: &'static str) -> Refusal {
+        self.0.text = Some(text);
+        self
+    }
+
+    /// kube-aggregator's text for it, if it has one of its own.
+    pub fn text(&self) -> Option<&'static str> {
+        self.0.text
     }
 
     /// Who is to blame.

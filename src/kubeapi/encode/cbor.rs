@@ -1,0 +1,133 @@
+//! CBOR as `k8s.io/apimachinery/pkg/runtime/serializer/cbor` writes it: the self-described tag, texts as
+//! byte strings, keys ordered by length and then by bytes.
+
+use super::Status;
+use crate::kubeapi::Cause;
+
+/// RFC 8949 §3.4.6; tag 55799, by which readers tell CBOR from other things.
+const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
+
+const UNSIGNED: u8 = 0x00;
+const BYTES: u8 = 0x40;
+const ARRAY: u8 = 0x80;
+const MAP: u8 = 0xa0;
+
+pub(super) fn encode(status: &Status) -> Vec<u8> {
+    let mut map = Map::default();
+    map.number("code", u32::from(status.code));
+    map.text("kind", "Status");
+    map.text("reason", status.reason);
+    map.text("status", "Failure");
+    if let Some(details) = &status.details {
+        let mut inner = Map::default();
+        inner.text("uid", &details.uid);
+        inner.text("kind", &details.kind);
+        inner.text("name", &details.name);
+        inner.text("group", &details.group);
+        if !details.causes.is_empty() {
+            let mut causes = Vec::new();
+            head(&mut causes, ARRAY, details.causes.len() as u64);
+            details.causes.iter().for_each(|cause| causes.extend(cause_map(cause).finish()));
+            inner.raw("causes", &causes);
+        }
+        inner.number("retryAfterSeconds", details.retry_after_seconds);
+        map.raw("details", &inner.finish());
+    }
+    map.text("message", &status.message);
+    map.raw("metadata", &Map::default().finish());
+    map.text("apiVersion", "v1");
+    let mut out = SELF_DESCRIBED.to_vec();
+    out.extend(map.finish());
+    out
+}
+
+fn cause_map(cause: &Cause) -> Map {
+    let mut map = Map::default();
+    map.text("field", &cause.field);
+    map.text("reason", &cause.reason);
+    map.text("message", &cause.message);
+    map
+}
+
+/// Entries so far; empty values make none.
+#[derive(Default)]
+struct Map {
+    entries: u64,
+    bytes: Vec<u8>,
+}
+
+impl Map {
+    fn raw(&mut self, key: &str, value: &[u8]) {
+        self.entries += 1;
+        bytes(&mut self.bytes, key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        if !value.is_empty() {
+            let mut encoded = Vec::with_capacity(value.len() + 5);
+            bytes(&mut encoded, value);
+            self.raw(key, &encoded);
+        }
+    }
+
+    fn number(&mut self, key: &str, value: u32) {
+        if value != 0 {
+            let mut encoded = Vec::with_capacity(5);
+            head(&mut encoded, UNSIGNED, u64::from(value));
+            self.raw(key, &encoded);
+        }
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.bytes.len() + 1);
+        head(&mut out, MAP, self.entries);
+        out.extend(self.bytes);
+        out
+    }
+}
+
+fn bytes(out: &mut Vec<u8>, text: &str) {
+    head(out, BYTES, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// The major type with its argument, in the shortest form.
+fn head(out: &mut Vec<u8>, major: u8, argument: u64) {
+    match argument {
+        0..=23 => out.push(major | argument as u8),
+        24..=0xff => out.extend([major | 24, argument as u8]),
+        0x100..=0xffff => {
+            out.push(major | 25);
+            out.extend((argument as u16).to_be_bytes());
+        }
+        0x1_0000..=0xffff_ffff => {
+            out.push(major | 26);
+            out.extend((argument as u32).to_be_bytes());
+        }
+        _ => {
+            out.push(major | 27);
+            out.extend(argument.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::examples;
+    use super::*;
+
+    #[test]
+    fn byte_for_byte_upstream_s() {
+        let expected: [&[u8]; 5] = [
+            b"\xd9\xd9\xf7\xa7Dcode\x19\x01\x91DkindFStatusFreasonLUnauthorizedFstatusGFailureGmessageLUnauthorizedHmetadata\xa0JapiVersionBv1",
+            b"\xd9\xd9\xf7\xa8Dcode\x19\x01\x93DkindFStatusFreasonIForbiddenFstatusGFailureGdetails\xa3DkindHflundersDnameAxEgroupRwardle.example.comGmessageXMflunders.wardle.example.com \"x\" is forbidden: User &lt;\"\xc3\xa9\xe2\x80\xa8\x01\x08\" cannot < & 'Hmetadata\xa0JapiVersionBv1",
+            b"\xd9\xd9\xf7\xa8Dcode\x19\x01\x93DkindFStatusFreasonIForbiddenFstatusGFailureGdetails\xa0GmessageX(forbidden: User \"u\" cannot get path \"/x\"Hmetadata\xa0JapiVersionBv1",
+            b"\xd9\xd9\xf7\xa8Dcode\x19\x01\xf7DkindFStatusFreasonRServiceUnavailableFstatusGFailureGdetails\xa5CuidCu-1DkindAkEgroupAgFcauses\x82\xa2FreasonPMissingEndpointsGmessageLno endpoints\xa2EfieldFspec.xGmessageAmQretryAfterSeconds\x19\x01,GmessageJgone: awayHmetadata\xa0JapiVersionBv1",
+            b"\xd9\xd9\xf7\xa7Dcode\x19\x01\x90DkindFStatusFreasonJBadRequestFstatusGFailureGmessageKit's\nlines Hmetadata\xa0JapiVersionBv1",
+        ];
+        for (status, expected) in examples().iter().zip(expected) {
+            assert_eq!(encode(status), expected);
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Label selectors: `app=web,tier in (a,b),!old`, as `k8s.io/apimachinery/pkg/labels` reads them.
+
+use super::field_selector::SelectorError;
+
+/// What a list or watch is limited to by labels; all requirements hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelSelector {
+    /// Sorted by key.
+    pub requirements: Vec<LabelRequirement>,
+}
+
+/// What one label must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelRequirement {
+    /// The label's key.
+    pub key: String,
+    /// How its value is compared.
+    pub operator: LabelOperator,
+    /// Sorted, each once; none for [`LabelOperator::Exists`] and [`LabelOperator::DoesNotExist`].
+    pub values: Vec<String>,
+}
+
+/// How a label is compared. `=`, `==` and `!=` are [`In`](LabelOperator::In) and
+/// [`NotIn`](LabelOperator::NotIn) with one value, as access reviews have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelOperator {
+    /// The value is one of those named.
+    In,
+    /// There is no such label, or its value is none of those named.
+    NotIn,
+    /// There is such a label.
+    Exists,
+    /// There is no such label.
+    DoesNotExist,
+    /// The value is a number above the one named.
+    GreaterThan,
+    /// The value is a number below the one named.
+    LessThan,
+}
+
+impl LabelSelector {
+    /// Reads a selector. The empty text selects everything.
+    pub fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
+        let mut reader = Reader { tokens: tokens(text)?, at: 0 };
+        let mut requirements = Vec::new();
+        if reader.peek() != &Token::End {
+            loop {
+                requirements.push(reader.requirement()?);
+                match reader.take() {
+                    Token::End => break,
+                    Token::Symbol(",") => {}
+                    other => return Err(found(&other, "',' or 'end of string'")),
+                }
+            }
+        }
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(LabelSelector { requirements })
+    }
+
+    /// Whether an object passes, given how to read its labels.
+    pub fn matches<'v>(&self, label: impl Fn(&str) -> Option<&'v str>) -> bool {
+        self.requirements.iter().all(|requirement| requirement.matches(label(&requirement.key)))
+    }
+}
+
+impl LabelRequirement {
+    fn matches(&self, value: Option<&str>) -> bool {
+        let named = |value: &str| self.values.iter().any(|v| v == value);
+        let number = |text: &str| text.parse::<i64>().ok();
+        let bound = self.values.first().and_then(|v| number(v));
+        let compared = value.and_then(number).zip(bound);
+        match self.operator {
+            LabelOperator::In => value.is_some_and(named),
+            LabelOperator::NotIn => !value.is_some_and(named),
+            LabelOperator::Exists => value.is_some(),
+            LabelOperator::DoesNotExist => value.is_none(),
+            LabelOperator::GreaterThan => compared.is_some_and(|(value, bound)| value > bound),
+            LabelOperator::LessThan => compared.is_some_and(|(value, bound)| value < bound),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token<'t> {
+    Word(&'t str),
+    Symbol(&'static str),
+    End,
+}
+
+/// Longest first, so that `==` is not read as two.
+const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
+
+fn tokens(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
+    let is_space = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start_matches(is_space);
+    while !rest.is_empty() {
+        if rest.starts_with('\0') {
+            return Err(SelectorError("found a NUL character, expected: identifier".to_owned()));
+        }
+        if let Some(symbol) = SYMBOLS.iter().find(|symbol| rest.starts_with(**symbol)) {
+            tokens.push(Token::Symbol(symbol));
+            rest = &rest[symbol.len()..];
+        } else {
+            let end = rest.find(|c: char| is_space(c) || "=!(),><\0".contains(c)).unwrap_or(rest.len());
+            tokens.push(Token::Word(&rest[..end]));
+            rest = &rest[end..];
+        }
+        rest = rest.trim_start_matches(is_space);
+    }
+    tokens.push(Token::End);
+    Ok(tokens)
+}
+
+struct Reader<'t> {
+    /// Never empty: ends with [`Token::End`], which is never taken past.
+    tokens: Vec<Token<'t>>,
+    at: usize,
+}
+
+impl<'t> Reader<'t> {
+    fn peek(&self) -> &Token<'t> {
+        self.tokens.get(self.at).unwrap_or(&Token::End)
+    }
+
+    fn take(&mut self) -> Token<'t> {
+        let token = self.peek().clone();
+        self.at += 1;
+        token
+    }
+
+    fn requirement(&mut self) -> Result<LabelRequirement, SelectorError> {
+        let negated = self.peek() == &Token::Symbol("!");
+        if negated {
+            self.at += 1;
+        }
+        let key = match self.take() {
+            Token::Word(key) => key,
+            other => return Err(found(&other, "identifier")),
+        };
+        check_key(key)?;
+        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
+            let operator = if negated { LabelOperator::DoesNotExist } else { LabelOperator::Exists };
+            return Ok(LabelRequirement { key: key.to_owned(), operator, values: Vec::new() });
+        }
+        if negated {
+            return Err(found(self.peek(), "',' or 'end of string'"));
+        }
+        let (operator, mut values) = match self.take() {
+            Token::Word("in") => (LabelOperator::In, self.values()?),
+            Token::Word("notin") => (LabelOperator::NotIn, self.values()?),
+            Token::Symbol("=" | "==") => (LabelOperator::In, vec![self.value()?]),
+            Token::Symbol("!=") => (LabelOperator::NotIn, vec![self.value()?]),
+            Token::Symbol(">") => (LabelOperator::GreaterThan, vec![self.value()?]),
+            Token::Symbol("<") => (LabelOperator::LessThan, vec![self.value()?]),
+            other => return Err(found(&other, "in, notin, =, ==, !=, gt, lt")),
+        };
+        values.sort_unstable();
+        values.dedup();
+        let numeric = matches!(operator, LabelOperator::GreaterThan | LabelOperator::LessThan);
+        for value in &values {
+            check_value(value)?;
+            if numeric && value.parse::<i64>().is_err() {
+                return Err(SelectorError(format!(
+                    "for 'Gt', 'Lt' operators, the value must be an integer: {value:?}"
+                )));
+            }
+        }
+        Ok(LabelRequirement { key: key.to_owned(), operator, values })
+    }
+
+    /// The value behind `=`; an empty one may be left out.
+    fn value(&mut self) -> Result<String, SelectorError> {
+        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
+            return Ok(String::new());
+        }
+        match self.take() {
+            Token::Word(value) => Ok(value.to_owned()),
+            other => Err(found(&other, "identifier")),
+        }
+    }
+
+    /// `(a,b)`; empty values may be left out.
+    fn values(&mut self) -> Result<Vec<String>, SelectorError> {
+        match self.take() {
+            Token::Symbol("(") => {}
+            other => return Err(found(&other, "'('")),
+        }
+        let mut values = Vec::new();
+        loop {
+            let value = match self.peek() {
+                Token::Word(value) => (*value).to_owned(),
+                Token::Symbol("," | ")") => String::new(),
+                other => return Err(found(other, "',', ')' or identifier")),
+            };
+            if matches!(self.peek(), Token::Word(_)) {
+                self.at += 1;
+            }
+            values.push(value);
+            match self.take() {
+                Token::Symbol(",") => {}
+                Token::Symbol(")") => return Ok(values),
+                other => return Err(found(&other, "',' or ')'")),
+            }
+        }
+    }
+}
+
+fn found(token: &Token<'_>, expected: &str) -> SelectorError {
+    let text = match token {
+        Token::Word(text) => text,
+        Token::Symbol(text) => *text,
+        Token::End => "",
+    };
+    SelectorError(format!("found '{text}', expected: {expected}"))
+}
+
+/// `[DNS subdomain/]name`.
+fn check_key(key: &str) -> Result<(), SelectorError> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let valid = prefix.is_none_or(is_subdomain) && name.len() <= 63 && is_qualified(name);
+    if valid { Ok(()) } else { Err(SelectorError(format!("{key:?} is no label key"))) }
+}
+
+fn check_value(value: &str) -> Result<(), SelectorError> {
+    let valid = value.is_empty() || value.len() <= 63 && is_qualified(value);
+    if valid { Ok(()) } else { Err(SelectorError(format!("{value:?} is no label value"))) }
+}
+
+/// Letters, digits, `-`, `_`, `.`, with a letter or digit at both ends.
+fn is_qualified(text: &str) -> bool {
+    let ends = text.bytes().next().zip(text.bytes().next_back());
+    ends.is_some_and(|(first, last)| first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// RFC 1123, lower case.
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253
+        && text.split('.').all(|label| {
+            !label.is_empty()
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_a_selector() {
+        for text in [
+            "",
+            "x=a,y=b,z=c",
+            "x!=a,y=b",
+            "x=",
+            "x= ",
+            "x=,z= ",
+            "x= ,z= ",
+            "!x",
+            "x>1",
+            "x>1,z<5",
+            "x in (a,b)",
+            "x in (a,,b)",
+            "x in ()",
+            "x in (in,notin)",
+            "x notin (a, b) , y",
+            "  x  ==  a  ",
+            "in=notin",
+            "example.com/name=a",
+        ] {
+            assert!(LabelSelector::parse(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_none() {
+        for text in [
+            "x=a||y=b",
+            "x==a==b",
+            "!x=a",
+            "x<a",
+            ",",
+            "x,",
+            "x in",
+            "x in a",
+            "x in (",
+            "x in (a",
+            "x in (a b)",
+            "x y",
+            "=a",
+            "x=a b",
+            "a/b/c=d",
+            "/b",
+            "Example.com/x",
+            "x=-a",
+            "x=a,,y=b",
+            "!!x",
+            "x<1.5",
+        ] {
+            assert!(LabelSelector::parse(text).is_err(), "{text}");
+        }
+        assert!(LabelSelector::parse(&format!("x={}", "a".repeat(64))).is_err());
+    }
+
+    #[test]
+    fn matching() {
+        let label = |key: &str| match key {
+            "x" => Some("5"),
+            "foo" => Some("bar"),
+            _ => None,
+        };
+        for (text, expected) in [
+            ("", true),
+            ("foo=bar", true),
+            ("foo=bar,x=5", true),
+            ("foo!=bar", false),
+            ("foo==baz", false),
+            ("other!=bar", true),
+            ("foo", true),
+            ("!foo", false),
+            ("!other", true),
+            ("foo in (baz,bar)", true),
+            ("foo notin (baz)", true),
+            ("other in (bar)", false),
+            ("other notin (bar)", true),
+            ("x>4", true),
+            ("x<5", false),
+            ("foo>4", false),
+        ] {
+            assert_eq!(LabelSelector::parse(text).unwrap().matches(label), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_are_sorted_and_single() {
+        let selector = LabelSelector::parse("z in (b,,a,b),a!=c").unwrap();
+        let read: Vec<_> = selector.requirements.iter().map(|r| (&*r.key, r.operator, r.values.join("|"))).collect();
+        assert_eq!(read, [("a", LabelOperator::NotIn, "c".to_owned()), ("z", LabelOperator::In, "|a|b".to_owned())]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_answered(text in "[xyin!=<>(), \t\0é]{0,30}") {
+            let _ = LabelSelector::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The path of a request: one segmentation for judging, routing and forwarding.
+//!
+//! Upstream authorises the decoded path and forwards it decoded, so that a `%2F` inside a name changes
+//! how many segments there are. Other proxies judge a cleaned path and forward the raw one. Here a path
+//! that can be read in two ways is refused.
+
+use std::borrow::Cow;
+
+use super::{Status, percent};
+
+/// Characters that need no second look (RFC 3986 `pchar` without `%`, and the slash).
+const PLAIN: percent::ByteSet = percent::alphanumeric_and(b"-._~!$&'()*+,;=:@/");
+/// Characters that go on the wire as they came.
+const ON_THE_WIRE: percent::ByteSet = percent::alphanumeric_and(b"-._~!$&'()*+,;=:@/%");
+
+/// A path that reads the same to everyone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CanonicalPath<'p> {
+    raw: &'p str,
+    decoded: Cow<'p, str>,
+    wire: Cow<'p, str>,
+}
+
+impl<'p> CanonicalPath<'p> {
+    /// Reads the path of a request target, without the query. Copies nothing when it is ordinary.
+    ///
+    /// A 400 says what is wrong: no leading slash, a malformed escape, a control character, a `.` or
+    /// `..` segment; in a resource path (below `/api` or `/apis`) also an encoded slash or an empty
+    /// segment. One trailing slash is fine. What stands behind a `proxy` subresource is not looked at
+    /// beyond its escapes and raw control characters: it is some other server's path.
+    pub fn parse(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
+        let raw = if raw.is_empty() { "/" } else { raw };
+        if is_ordinary(raw) {
+            return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
+        }
+        let decoded = judge(raw).map_err(|problem| Status::bad_request(problem.say(raw)))?;
+        Ok(CanonicalPath { raw, wire: wire_form(raw, &decoded), decoded: Cow::Owned(decoded) })
+    }
+
+    /// As the client asked, for `X-Forwarded-Uri` and the access record.
+    pub fn raw(&self) -> &'p str {
+        self.raw
+    }
+
+    /// What is judged and routed: percent-decoded, except for what stands behind a `proxy` subresource.
+    pub fn decoded(&self) -> &str {
+        &self.decoded
+    }
+
+    /// What is forwarded: the same segments as [`decoded`](Self::decoded), percent-encoded where needed.
+    pub fn wire(&self) -> &str {
+        &self.wire
+    }
+
+    /// The decoded segments; leading and trailing slashes make none.
+    pub fn segments(&self) -> impl Iterator<Item = &str> {
+        segments(&self.decoded)
+    }
+}
+
+/// The segments of a decoded path, without leading and trailing slashes.
+pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
+    let trimmed = path.trim_matches('/');
+    trimmed.split('/').take(if trimmed.is_empty() { 0 } else { usize::MAX })
+}
+
+/// Nothing to decode, and no segment that starts with a slash or a dot: nearly every path there is.
+fn is_ordinary(raw: &str) -> bool {
+    let mut before = 0;
+    let mut ordinary = raw.starts_with('/');
+    for byte in raw.bytes() {
+        ordinary &= PLAIN[usize::from(byte)] & !(before == b'/' && (byte == b'/' || byte == b'.'));
+        before = byte;
+    }
+    ordinary
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Problem {
+    Relative,
+    Control,
+    Escape,
+    NotText,
+    Dots,
+    EncodedSlash,
+    EmptySegment,
+}
+
+impl Problem {
+    fn say(&self, raw: &str) -> String {
+        let what = match self {
+            Problem::Relative => "it does not begin with a slash",
+            Problem::Control => "it holds a control character",
+            Problem::Escape => "it holds a percent sign that is not followed by two hexadecimal digits",
+            Problem::NotText => "it is not UTF-8 when percent-decoded",
+            Problem::Dots => "it holds a . or .. segment, plain or percent-encoded",
+            Problem::EncodedSlash => "it holds a percent-encoded slash, which cannot be part of a name",
+            Problem::EmptySegment => "it holds an empty segment",
+        };
+        format!("the request path {} is not acceptable: {what}", super::quote::Quoted(raw))
+    }
+}
+
+/// The decoded form of `raw`, if it can be read in one way only.
+fn judge(raw: &str) -> Result<String, Problem> {
+    if raw.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(Problem::Control);
+    }
+    if !percent::is_well_formed(raw) {
+        return Err(Problem::Escape);
+    }
+    let below = raw.strip_prefix('/').ok_or(Problem::Relative)?;
+    let mut decoded = String::with_capacity(raw.len());
+    let mut place = Place::default();
+    let mut problem_of_resources = None;
+    let mut rest = Some(below);
+    while let Some(text) = rest {
+        decoded.push('/');
+        if place.is_foreign() {
+            decoded.push_str(text);
+            break;
+        }
+        let (segment, after) = text.split_once('/').map_or((text, None), |(segment, after)| (segment, Some(after)));
+        rest = after;
+        let segment = match percent::decode(segment) {
+            Some(Ok(segment)) => segment,
+            Some(Err(_)) => return Err(Problem::NotText),
+            None => return Err(Problem::Escape),
+        };
+        if segment.chars().any(char::is_control) {
+            return Err(Problem::Control);
+        }
+        if segment.split('/').any(|part| part == "." || part == "..") {
+            return Err(Problem::Dots);
+        }
+        if segment.contains('/') {
+            problem_of_resources.get_or_insert(Problem::EncodedSlash);
+        }
+        if segment.is_empty() && after.is_some() {
+            problem_of_resources.get_or_insert(Problem::EmptySegment);
+        }
+        place.enter(&segment);
+        decoded.push_str(&segment);
+    }
+    // Judged on the decoded text, so that neither `//apis/…` nor `/apis%2F…` is taken for another path.
+    match problem_of_resources {
+        Some(problem) if matches!(segments(&decoded).next(), Some("api" | "apis")) => Err(problem),
+        _ => Ok(decoded),
+    }
+}
+
+/// How far into `prefix[/group]/version[/verb][/namespaces/ns]/resource/name/subresource` we are, only
+/// to find a `proxy` subresource; the same steps as [`RequestInfo`](super::RequestInfo) takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    #[default]
+    Prefix,
+    Group,
+    Version,
+    Verb,
+    Resource {
+        proxied: bool,
+    },
+    Namespace {
+        proxied: bool,
+    },
+    NamespaceOrResource {
+        proxied: bool,
+    },
+    Name {
+        proxied: bool,
+    },
+    Subresource,
+    Foreign,
+    Elsewhere,
+}
+
+impl Place {
+    fn is_foreign(self) -> bool {
+        self == Place::Foreign
+    }
+
+    fn enter(&mut self, segment: &str) {
+        *self = match (*self, segment) {
+            (Place::Prefix, "api") => Place::Version,
+            (Place::Prefix, "apis") => Place::Group,
+            (Place::Group, _) => Place::Version,
+            (Place::Version, _) => Place::Verb,
+            (Place::Verb, "proxy") => Place::Resource { proxied: true },
+            (Place::Verb, "watch") => Place::Resource { proxied: false },
+            (Place::Verb, "namespaces") => Place::Namespace { proxied: false },
+            (Place::Verb, _) => Place::Name { proxied: false },
+            (Place::Resource { proxied }, "namespaces") => Place::Namespace { proxied },
+            (Place::Resource { proxied }, _) => Place::Name { proxied },
+            (Place::Namespace { proxied }, _) => Place::NamespaceOrResource { proxied },
+            // `namespaces/x/status`: the namespace itself is the resource.
+            (Place::NamespaceOrResource { .. }, "status" | "finalize") => Place::Elsewhere,
+            (Place::NamespaceOrResource { proxied }, _) => Place::Name { proxied },
+            (Place::Name { proxied: true }, _) => Place::Foreign,
+            (Place::Name { proxied: false }, _) => Place::Subresource,
+            (Place::Subresource, "proxy") => Place::Foreign,
+            (Place::Foreign, _) => Place::Foreign,
+            (Place::Prefix | Place::Subresource | Place::Elsewhere, _) => Place::Elsewhere,
+        };
+    }
+}
+
+/// The raw path where its segments are those of `decoded`; else `decoded` encoded anew.
+fn wire_form<'p>(raw: &'p str, decoded: &str) -> Cow<'p, str> {
+    let same_segments =
+        raw.bytes().filter(|byte| *byte == b'/').count() == decoded.bytes().filter(|byte| *byte == b'/').count();
+    if !same_segments {
+        let mut wire = String::with_capacity(raw.len());
+        percent::encode_into(&mut wire, decoded, &PLAIN);
+        return Cow::Owned(wire);
+    }
+    if raw.bytes().all(|byte| ON_THE_WIRE[usize::from(byte)]) {
+        return Cow::Borrowed(raw);
+    }
+    let mut wire = String::with_capacity(raw.len() + 8);
+    percent::encode_into(&mut wire, raw, &ON_THE_WIRE);
+    Cow::Owned(wire)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn problem(raw: &str) -> String {
+        let status = CanonicalPath::parse(raw).unwrap_err();
+        assert_eq!((status.code, status.reason), (400, "BadRequest"));
+        status.message
+    }
+
+    #[test]
+    fn an_ordinary_path_is_not_copied() {
+        for raw in ["/", "/api/v1/pods/", "/apis/a.b/v1/namespaces/x/things/y:z@w~(1)", "/healthz", "/a;b=c"] {
+            let path = CanonicalPath::parse(raw).unwrap();
+            assert!(
+                matches!((&path.decoded, &path.wire), (Cow::Borrowed(a), Cow::Borrowed(b)) if *a == raw && *b == raw)
+            );
+        }
+        assert_eq!(CanonicalPath::parse("").unwrap().wire(), "/");
+    }
+
+    #[test]
+    fn escapes_are_judged_decoded_and_forwarded_as_they_came() {
+        for (raw, decoded) in [
+            ("/apis/g/v1/things/%61%20b", "/apis/g/v1/things/a b"),
+            ("/apis/g/v1/things/system%3anode", "/apis/g/v1/things/system:node"),
+            ("/apis/g/v1/things/a%252Fb", "/apis/g/v1/things/a%2Fb"),
+            ("/apis/g/v1/things/.hidden/..data", "/apis/g/v1/things/.hidden/..data"),
+            ("/apis/g/v1/things/...", "/apis/g/v1/things/..."),
+            ("//static//x/", "//static//x/"),
+        ] {
+            let path = CanonicalPath::parse(raw).unwrap();
+            assert_eq!((path.decoded(), path.wire(), path.raw()), (decoded, raw, raw));
+        }
+        let path = CanonicalPath::parse("/apis/g/v1/things/é\"\\x").unwrap();
+        assert_eq!(path.decoded(), "/apis/g/v1/things/é\"\\x");
+        assert_eq!(path.wire(), "/apis/g/v1/things/%C3%A9%22%5Cx");
+    }
+
+    #[test]
+    fn trailing_slash_makes_no_segment() {
+        for raw in ["/apis", "/apis/", "/%61pis/"] {
+            assert_eq!(CanonicalPath::parse(raw).unwrap().segments().collect::<Vec<_>>(), ["apis"]);
+        }
+        assert_eq!(CanonicalPath::parse("/").unwrap().segments().count(), 0);
+    }
+
+    /// Pitfall 20: what can be read in two ways is refused, in a resource path.
+    #[test]
+    fn encoded_slashes_and_empty_segments_of_resource_paths_are_refused() {
+        for raw in [
+            "/apis/g/v1/things/a%2Fb",
+            "/apis/g/v1/things/a%2fb",
+            "/apis%2Fg/v1/things",
+            "/api%2fv1",
+            "/%2Fapi/v1/pods",
+            "/apis/g%2Fv1/things",
+        ] {
+            assert!(
+                problem(raw).ends_with("it holds a percent-encoded slash, which cannot be part of a name"),
+                "{raw}"
+            );
+        }
+        for raw in ["/apis//g/v1", "//api/v1/pods", "/apis//", "/api/v1//pods", "/api/v1/namespaces//pods", "///apis"] {
+            assert!(problem(raw).ends_with("it holds an empty segment"), "{raw}");
+        }
+    }
+
+    /// Pitfall 20, for every path.
+    #[test]
+    fn dot_segments_plain_or_encoded_are_refused() {
+        for raw in [
+            "/apis/g/v1/../v2/things",
+            "/apis/g/v1/./things",
+            "/apis/g/v1/%2e%2E/v2",
+            "/apis/g/v1/.%2e",
+            "/openapi/../apis/g/v1/things",
+            "/x%2F..%2Fapis/g/v1/things",
+            "/..",
+            "/.",
+        ] {
+            assert!(problem(raw).ends_with("it holds a . or .. segment, plain or percent-encoded"), "{raw}");
+        }
+    }
+
+    #[test]
+    fn control_characters_and_broken_escapes_are_refused() {
+        for raw in ["/a%00b", "/a\0b", "/a%0d%0ab", "/a\nb", "/apis/g/v1/things/%7F", "/a%C2%85"] {
+            assert!(problem(raw).ends_with("it holds a control character"), "{raw:?}");
+        }
+        for raw in ["/a%", "/a%2", "/a%zz", "/a%%20"] {
+            assert!(problem(raw).contains("two hexadecimal digits"), "{raw}");
+        }
+        assert!(problem("/a%ff").contains("UTF-8"));
+        assert!(problem("api/v1").contains("does not begin with a slash"));
+        assert!(problem("*").contains("does not begin with a slash"));
+    }
+
+    #[test]
+    fn a_slash_in_another_path_is_forwarded_as_it_was_judged() {
+        let path = CanonicalPath::parse("/static/a%2Fb%20c").unwrap();
+        assert_eq!((path.decoded(), path.wire()), ("/static/a/b c", "/static/a/b%20c"));
+    }
+
+    #[test]
+    fn behind_a_proxy_subresource_nothing_is_touched() {
+        for raw in [
+            "/api/v1/namespaces/x/services/https:y:443/proxy/a%2Fb/../c//d/%2e%2e/%00",
+            "/api/v1/nodes/n/proxy//",
+            "/api/v1/%6eodes/n/pro%78y/../x",
+            "/apis/g/v1/namespaces/x/things/y/proxy/..",
+            "/api/v1/proxy/namespaces/x/pods/y/a%2Fb/..",
+            "/api/v1/proxy/nodes/y/..",
+        ] {
+            let path = CanonicalPath::parse(raw).unwrap();
+            assert_eq!(path.wire(), raw);
+        }
+        for raw in [
+            "/api/v1/namespaces/x/services/proxy/a%2Fb",
+            "/api/v1/namespaces/x/proxy/a/../b",
+            "/api/v1/proxy/nodes/../y",
+            "/api/v1/nodes/n/status/proxy/../x",
+            "/api/v1/namespaces/x/status/proxy/../x",
+            "/api/v1/watch/nodes/n/../proxy/x",
+            "/openapi/v1/nodes/n/proxy/../x",
+            "/api/v1/nodes/n/proxy/a\nb",
+            "/api/v1/nodes/n/proxy/%zz",
+        ] {
+            assert!(CanonicalPath::parse(raw).is_err(), "{raw}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_what_is_forwarded_gives_what_was_judged(raw in "/(apis?/|x)?[a-c./%2Feé]{0,24}") {
+            if let Ok(path) = CanonicalPath::parse(&raw) {
+                prop_assert!(path.wire().is_ascii());
+                let again = CanonicalPath::parse(path.wire()).unwrap();
+                prop_assert_eq!(again.decoded(), path.decoded());
+                prop_assert_eq!(again.wire(), path.wire());
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Headers that end at the next hop (RFC 9110 §7.6.1), upgrades, and headers that a backend has no
+//! business setting for the API's origin.
+
+use http::HeaderMap;
+use http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
+
+/// Removes what concerns only this connection from a request: everything `Connection` names and the
+/// fixed list of Go's `ReverseProxy`; `TE: trailers` stays, because trailers are relayed.
+///
+/// Identity headers are put on afterwards, so that a client's `Connection: X-Remote-Group` cannot take
+/// them away. `Trailer` stays: it is no hop-by-hop header in RFC 9110, and hyper sends no trailers on
+/// HTTP/1.1 that it does not name.
+pub fn strip_request(headers: &mut HeaderMap) {
+    let trailers = has_token(headers, &TE, "trailers");
+    strip(headers);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// Removes what concerns only the connection to the backend from its answer.
+pub fn strip_response(headers: &mut HeaderMap) {
+    strip(headers);
+}
+
+/// Removes from an aggregated backend's answer what would act on the origin that all APIs share:
+/// cross-origin permissions (upstream removes them, too), cookies, credentials dialogs, transport
+/// promises. Not for a delegate that owns the origin with us.
+pub fn strip_untrusted(headers: &mut HeaderMap) {
+    remove_where(headers, |name| {
+        matches!(
+            name,
+            "access-control-allow-credentials"
+                | "access-control-allow-headers"
+                | "access-control-allow-methods"
+                | "access-control-allow-origin"
+                | "alt-svc"
+                | "clear-site-data"
+                | "public-key-pins"
+                | "set-cookie"
+                | "set-cookie2"
+                | "strict-transport-security"
+                | "www-authenticate"
+        )
+    });
+}
+
+/// Removes from trailers what must not come behind a body: framing, routing, identity and credentials.
+/// Some servers merge trailers into headers.
+pub fn strip_trailers(trailers: &mut HeaderMap) {
+    strip(trailers);
+    remove_where(trailers, |name| {
+        let name = name.replace('_', "-");
+        matches!(
+            &*name,
+            "authorization" | "host" | "content-length" | "cookie" | "set-cookie" | "content-encoding" | "content-type"
+        ) || name.starts_with("x-remote-")
+            || name.starts_with("x-forwarded-")
+            || name.starts_with("impersonate-")
+    });
+}
+
+/// The protocol that an HTTP/1.1 request wants to switch to: the value of `Upgrade`, if `Connection` says
+/// `upgrade`. None for HTTP/2 over cleartext, which is never relayed, and for an `Upgrade` that
+/// `Connection` does not name: the request is then served as if it had none.
+pub fn upgrade_protocol(headers: &HeaderMap) -> Option<&str> {
+    if !headers.contains_key(UPGRADE) || !has_token(headers, &CONNECTION, "upgrade") {
+        return None;
+    }
+    let mut values = headers.get_all(UPGRADE).iter();
+    let protocol = values.next()?.to_str().ok()?.trim();
+    let acceptable = values.next().is_none()
+        && !protocol.is_empty()
+        && !protocol.split(',').any(|token| token.trim().to_ascii_lowercase().starts_with("h2c"));
+    acceptable.then_some(protocol)
+}
+
+/// Whether a comma-separated header holds `token`, in any case; parameters behind `;` are not looked at.
+pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    headers
+        .get_all(name)
+        .iter()
+        .any(|value| tokens(value.as_bytes()).any(|it| it.eq_ignore_ascii_case(token.as_bytes())))
+}
+
+fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(|token| {
+        let end = token.iter().position(|byte| *byte == b';').unwrap_or(token.len());
+        token[..end].trim_ascii()
+    })
+}
+
+fn strip(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .flat_map(|value| tokens(value.as_bytes()).filter_map(|token| HeaderName::from_bytes(token).ok()))
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    remove_where(headers, is_hop_by_hop);
+}
+
+fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Removes every header whose (lower-case) name matches: one pass over the names, which for most
+/// requests finds nothing.
+pub(crate) fn remove_where(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
+    while let Some(name) = headers.keys().find(|name| matches(name.as_str())).cloned() {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn the_fixed_list_and_what_connection_names() {
+        let mut headers = map(&[
+            ("connection", "close, X-One ,x-two"),
+            ("connection", "x-three;q=1, keep-alive"),
+            ("x-one", "1"),
+            ("x-two", "2"),
+            ("x-two", "2"),
+            ("x-three", "3"),
+            ("x-four", "4"),
+            ("keep-alive", "5"),
+            ("proxy-connection", "6"),
+            ("proxy-authenticate", "7"),
+            ("proxy-authorization", "8"),
+            ("te", "gzip"),
+            ("trailer", "x-sum"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+        ]);
+        strip_request(&mut headers);
+        assert_eq!(names(&headers), ["trailer", "x-four"]);
+    }
+
+    /// Pitfall 23: trailers must work.
+    #[test]
+    fn te_trailers_is_kept() {
+        for (te, kept) in [("trailers", true), ("gzip, Trailers;q=0.5", true), ("gzip", false)] {
+            let mut headers = map(&[("te", te), ("connection", "te")]);
+            strip_request(&mut headers);
+            assert_eq!(headers.get(TE).map(HeaderValue::as_bytes), kept.then_some(&b"trailers"[..]), "{te}");
+        }
+    }
+
+    /// Pitfall 22: nothing that starts HTTP/2 on a connection of ours gets through.
+    #[test]
+    fn h2c_upgrades_are_removed() {
+        let mut headers =
+            map(&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")]);
+        assert_eq!(upgrade_protocol(&headers), None);
+        strip_request(&mut headers);
+        assert!(headers.is_empty());
+        let mut headers = map(&[("http2-settings", "AAMAAABk")]);
+        strip_request(&mut headers);
+        assert!(headers.is_empty());
+    }
+
+    #[test]
+    fn upgrade_needs_both_headers() {
+        for (lines, expected) in [
+            (&[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")][..], Some("SPDY/3.1")),
+            (&[("connection", "keep-alive, upgrade"), ("upgrade", " websocket ")], Some("websocket")),
+            (&[("upgrade", "websocket")], None),
+            (&[("connection", "Upgrade")], None),
+            (&[("connection", "not-upgrade"), ("upgrade", "websocket")], None),
+            (&[("connection", "Upgrade"), ("upgrade", "websocket"), ("upgrade", "SPDY/3.1")], None),
+            (&[("connection", "Upgrade"), ("upgrade", "websocket, h2c")], None),
+            (&[("connection", "Upgrade"), ("upgrade", "")], None),
+        ] {
+            assert_eq!(upgrade_protocol(&map(lines)), expected, "{lines:?}");
+        }
+    }
+
+    /// Pitfall 18: a backend answers for all APIs of the origin, and may not speak for them.
+    #[test]
+    fn what_acts_on_the_origin_is_removed_from_untrusted_answers() {
+        let mut headers = map(&[
+            ("access-control-allow-origin", "*"),
+            ("set-cookie", "a=b"),
+            ("set-cookie", "c=d"),
+            ("alt-svc", "h3"),
+            ("strict-transport-security", "max-age=1"),
+            ("www-authenticate", "Basic"),
+            ("clear-site-data", "*"),
+            ("warning", "299 - \"deprecated\""),
+            ("content-type", "application/json"),
+        ]);
+        strip_untrusted(&mut headers);
+        assert_eq!(names(&headers), ["content-type", "warning"]);
+    }
+
+    /// Pitfall 1, behind the body.
+    #[test]
+    fn trailers_carry_no_identity() {
+        let mut trailers = map(&[
+            ("x-remote-user", "root"),
+            ("x_remote_group", "system:masters"),
+            ("authorization", "Bearer x"),
+            ("transfer-encoding", "chunked"),
+            ("grpc-status", "0"),
+        ]);
+        strip_trailers(&mut trailers);
+        assert_eq!(names(&trailers), ["grpc-status"]);
+    }
+}

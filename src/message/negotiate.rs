@@ -1,0 +1,237 @@
+//! Which encoding a client accepts for a Status.
+
+use std::borrow::Cow;
+
+use http::header::{ACCEPT, USER_AGENT};
+use http::{HeaderMap, HeaderValue};
+
+use crate::kubeapi::Encoding;
+
+/// What a request says about the answers it can read; kept beside the request, because its headers move
+/// on to the backend before we know whether we must answer ourselves.
+#[derive(Clone, Debug, Default)]
+pub struct Accept {
+    value: Option<HeaderValue>,
+    for_people: bool,
+}
+
+impl Accept {
+    /// Looks at `Accept` (the first, as upstream does) and at `User-Agent`: curl, wget and browsers get
+    /// indented JSON.
+    pub fn of(headers: &HeaderMap) -> Accept {
+        let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
+        let for_people = [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|name| agent.starts_with(name));
+        Accept { value: headers.get(ACCEPT).cloned(), for_people }
+    }
+
+    /// How a Status is written for this client; JSON when in doubt.
+    pub fn encoding(&self) -> Encoding {
+        let accept = self.value.as_ref().and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match negotiate(accept).unwrap_or_default() {
+            Encoding::Json if self.for_people => Encoding::PrettyJson,
+            encoding => encoding,
+        }
+    }
+}
+
+/// One entry of an `Accept` header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clause<'a> {
+    /// `application`, or `*`.
+    pub kind: &'a str,
+    /// `json`, or `*`.
+    pub subtype: &'a str,
+    /// The `q` value, from 0 to 1.
+    pub quality: f32,
+    /// Every other parameter, unquoted.
+    pub parameters: Vec<(&'a str, Cow<'a, str>)>,
+}
+
+impl Clause<'_> {
+    /// The value of a parameter.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| &**value)
+    }
+
+    /// Whether it means this media type, possibly by a wildcard.
+    pub fn covers(&self, kind: &str, subtype: &str) -> bool {
+        let same = |pattern: &str, text: &str| pattern == "*" || pattern.eq_ignore_ascii_case(text);
+        same(self.kind, kind) && same(self.subtype, subtype)
+    }
+
+    fn wildcards(&self) -> u8 {
+        u8::from(self.kind == "*") + u8::from(self.subtype == "*")
+    }
+}
+
+/// The entries of an `Accept` header, the preferred first: by quality, then the more specific, then as
+/// they stand. Entries that cannot be read are left out, and so are those with a quality of zero.
+pub fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<_> = split(accept, ',').filter_map(clause).filter(|clause| clause.quality > 0.0).collect();
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then(a.wildcards().cmp(&b.wildcards())));
+    clauses
+}
+
+/// The first acceptable encoding of a Status; none if there is none. An empty header accepts anything.
+///
+/// An entry that wants the object turned into something else (`as=Table`) or another server version
+/// does not speak of a Status, as in `k8s.io/apiserver/pkg/endpoints/handlers/negotiation`.
+pub fn negotiate(accept: &str) -> Option<Encoding> {
+    if accept.trim().is_empty() {
+        return Some(Encoding::Json);
+    }
+    clauses(accept).iter().filter(|clause| is_plain(clause)).find_map(|clause| {
+        let json = if clause.parameter("pretty") == Some("1") { Encoding::PrettyJson } else { Encoding::Json };
+        [
+            (json, "json"),
+            (Encoding::Yaml, "yaml"),
+            (Encoding::Protobuf, "vnd.kubernetes.protobuf"),
+            (Encoding::Cbor, "cbor"),
+        ]
+        .into_iter()
+        .find(|(_, subtype)| clause.covers("application", subtype))
+        .map(|(encoding, _)| encoding)
+    })
+}
+
+fn is_plain(clause: &Clause<'_>) -> bool {
+    clause.parameters.iter().all(|(key, value)| match *key {
+        "as" | "g" | "v" => false,
+        "sv" => value.is_empty(),
+        "stream" => value.is_empty() || value == "watch",
+        _ => true,
+    })
+}
+
+fn clause(text: &str) -> Option<Clause<'_>> {
+    let mut parts = split(text, ';').map(str::trim);
+    let media = parts.next()?;
+    let (kind, subtype) = match media.split_once('/') {
+        Some((kind, subtype)) => (kind.trim(), subtype.trim()),
+        None if media == "*" => ("*", "*"),
+        None => return None,
+    };
+    if kind.is_empty() || subtype.is_empty() || subtype.contains('/') {
+        return None;
+    }
+    let mut clause = Clause { kind, subtype, quality: 1.0, parameters: Vec::new() };
+    for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+        let (key, value) = (key.trim(), value.trim());
+        if key.eq_ignore_ascii_case("q") {
+            // What is no number between 0 and 1 is not wanted at all, rather than wanted most.
+            clause.quality = value.parse().ok().filter(|q| (0.0..=1.0).contains(q)).unwrap_or(0.0);
+        } else {
+            clause.parameters.push((key, unquoted(value)));
+        }
+    }
+    Some(clause)
+}
+
+/// Splits at `separator`, but not inside a quoted string.
+fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
+    let (mut quoted, mut escaped) = (false, false);
+    text.split(move |c| {
+        let literal = std::mem::take(&mut escaped);
+        match c {
+            '\\' if quoted && !literal => escaped = true,
+            '"' if !literal => quoted = !quoted,
+            _ => return c == separator && !quoted,
+        }
+        false
+    })
+}
+
+fn unquoted(value: &str) -> Cow<'_, str> {
+    let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+    match inner {
+        Some(inner) if inner.contains('\\') => Cow::Owned(inner.replace("\\\"", "\"").replace("\\\\", "\\")),
+        Some(inner) => Cow::Borrowed(inner),
+        None => Cow::Borrowed(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_a_client_accepts() {
+        for (accept, expected) in [
+            ("", Some(Encoding::Json)),
+            ("*/*", Some(Encoding::Json)),
+            ("*", Some(Encoding::Json)),
+            ("application/*", Some(Encoding::Json)),
+            ("application/json", Some(Encoding::Json)),
+            ("Application/JSON", Some(Encoding::Json)),
+            ("application/json;pretty=1", Some(Encoding::PrettyJson)),
+            ("application/json;stream=watch", Some(Encoding::Json)),
+            ("application/json; charset=utf-8", Some(Encoding::Json)),
+            ("application/yaml", Some(Encoding::Yaml)),
+            ("application/cbor", Some(Encoding::Cbor)),
+            ("application/vnd.kubernetes.protobuf", Some(Encoding::Protobuf)),
+            ("application/vnd.kubernetes.protobuf,application/json", Some(Encoding::Protobuf)),
+            ("application/vnd.kubernetes.protobuf;q=0.5,application/json", Some(Encoding::Json)),
+            ("application/yaml;q=0.2, application/cbor;q=0.4", Some(Encoding::Cbor)),
+            ("*/*;q=0.9,application/yaml;q=0.9", Some(Encoding::Yaml)),
+            ("text/html,*/*;q=0.1", Some(Encoding::Json)),
+            ("application/json;q=0,application/yaml;q=0.1", Some(Encoding::Yaml)),
+            // what kubectl sends for a table
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+                Some(Encoding::Json),
+            ),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/yaml;q=0.1", Some(Encoding::Yaml)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io", None),
+            ("application/json;stream=other", None),
+            ("application/json;x=\"a,b;c\",application/yaml", Some(Encoding::Json)),
+            ("text/html", None),
+            ("application/json;q=2", None),
+            ("application/json;q=NaN", None),
+            ("application", None),
+            ("a/b/c", None),
+        ] {
+            assert_eq!(negotiate(accept), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn json_in_doubt_and_indented_for_people() {
+        let encoding = |accept: Option<&[u8]>, agent: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(accept) = accept {
+                headers.insert(ACCEPT, HeaderValue::from_bytes(accept).unwrap());
+            }
+            if let Some(agent) = agent {
+                headers.insert(USER_AGENT, agent.parse().unwrap());
+            }
+            Accept::of(&headers).encoding()
+        };
+        assert_eq!(encoding(None, None), Encoding::Json);
+        assert_eq!(encoding(Some(b"text/html"), None), Encoding::Json);
+        assert_eq!(encoding(Some(b"\xff"), None), Encoding::Json);
+        assert_eq!(encoding(Some(b"*/*"), Some("curl/8.5.0")), Encoding::PrettyJson);
+        assert_eq!(encoding(Some(b"application/yaml"), Some("curl/8.5.0")), Encoding::Yaml);
+        assert_eq!(encoding(Some(b"*/*"), Some("kubectl/v1.36.3")), Encoding::Json);
+    }
+
+    #[test]
+    fn parameters_can_be_asked_for() {
+        let accept = r#"application/json;g=apidiscovery.k8s.io;v=v2;as="API\"Group""#;
+        let clauses = clauses(accept);
+        assert_eq!(clauses[0].parameter("g"), Some("apidiscovery.k8s.io"));
+        assert_eq!(clauses[0].parameter("as"), Some("API\"Group"));
+        assert_eq!(clauses[0].parameter("q"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_answered(accept in "[a-z*/;=,q.01\" \\\\]{0,40}") {
+            let found = clauses(&accept);
+            prop_assert!(found.iter().all(|clause| clause.quality > 0.0 && clause.quality <= 1.0));
+            prop_assert!(found.windows(2).all(|pair| pair[0].quality >= pair[1].quality));
+            let _ = negotiate(&accept);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! A refusal as an answer. The one place that turns ours into bytes.
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, Response, StatusCode};
+
+use super::{Accept, Blame, Body, Refusal};
+use crate::kubeapi;
+
+/// `--error-format`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorFormat {
+    /// A `metav1.Status` for everything.
+    #[default]
+    Status,
+    /// kube-aggregator's texts where it has them: routing, availability and backend failures. What
+    /// k8s.io/apiserver answers with a Status (400, 401, 403, 504, …) stays one.
+    Text,
+}
+
+/// The answer for `refusal`, as the client reads it. The private cause stays behind.
+pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Response<Body> {
+    let status = refusal.status();
+    let (content_type, bytes) = match text_of(refusal, format) {
+        Some(text) => (HeaderValue::from_static("text/plain; charset=utf-8"), format!("{text}\n").into()),
+        None => {
+            let encoding = accept.encoding();
+            (encoding.content_type(), kubeapi::encode(status, encoding))
+        }
+    };
+    let mut response = Response::new(Body::from(bytes));
+    // A Status with a code that HTTP does not know is a mistake of ours; the client should not pay for it.
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    if let Some(seconds) = status.retry_after() {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+fn text_of(refusal: &Refusal, format: ErrorFormat) -> Option<&str> {
+    if format == ErrorFormat::Status {
+        return None;
+    }
+    refusal.text().or(match (refusal.blame(), refusal.status().code) {
+        (Blame::Gateway | Blame::Backend, 503) => Some("service unavailable"),
+        (Blame::Gateway | Blame::Backend, 500 | 502) => Some(&refusal.status().message),
+        (_, 429) => Some("Too many requests, please try again later."),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use http::header::ACCEPT;
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::kubeapi::Status;
+
+    async fn read(response: Response<Body>) -> (u16, HeaderMap, String) {
+        let (parts, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        (parts.status.as_u16(), parts.headers, String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn accept(value: &'static str) -> Accept {
+        Accept::of(&HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(value))]))
+    }
+
+    #[tokio::test]
+    async fn a_status_in_the_client_s_encoding() {
+        let status = Status::service_unavailable("the server is currently unable to handle the request")
+            .with_cause("MissingEndpoints", "no ready endpoints")
+            .with_retry_after(5);
+        let refusal = Refusal::new(Blame::Backend, status).because("10.0.0.1 refused");
+        let (code, headers, body) = read(respond(&refusal, &accept("application/yaml"), ErrorFormat::Status)).await;
+        assert_eq!(code, 503);
+        assert_eq!(headers[CONTENT_TYPE], "application/yaml");
+        assert_eq!(headers[RETRY_AFTER], "5");
+        assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
+        assert_eq!(headers[CACHE_CONTROL], "no-cache, private");
+        assert!(body.contains("reason: ServiceUnavailable") && body.contains("reason: MissingEndpoints"));
+    }
+
+    /// Pitfall 32: what failed inside is for the log.
+    #[tokio::test]
+    async fn the_private_cause_reaches_no_client() {
+        let refusal = Refusal::new(Blame::Backend, Status::bad_gateway("no answer")).because("dial tcp 10.96.0.1:443");
+        for format in [ErrorFormat::Status, ErrorFormat::Text] {
+            let (_, headers, body) = read(respond(&refusal, &accept("*/*"), format)).await;
+            assert!(!body.contains("10.96"));
+            assert!(!headers.values().any(|value| value.to_str().unwrap().contains("10.96")));
+        }
+    }
+
+    #[tokio::test]
+    async fn texts_of_the_aggregator_only_where_it_has_them() {
+        let status = Status::service_unavailable("long").with_retry_after(3);
+        let unavailable = Refusal::new(Blame::Gateway, status);
+        let (code, headers, body) = read(respond(&unavailable, &accept("*/*"), ErrorFormat::Text)).await;
+        assert_eq!((code, &*body), (503, "service unavailable\n"));
+        assert_eq!(headers[CONTENT_TYPE], "text/plain; charset=utf-8");
+        assert_eq!(headers[RETRY_AFTER], "3");
+
+        let told =
+            Refusal::new(Blame::Backend, Status::service_unavailable("x")).with_text("error trying to reach service");
+        assert_eq!(read(respond(&told, &accept("*/*"), ErrorFormat::Text)).await.2, "error trying to reach service\n");
+
+        for status in
+            [Status::unauthorized(), Status::forbidden("no"), Status::bad_request("no"), Status::timeout("no")]
+        {
+            let refusal = Refusal::new(Blame::Client, status);
+            let (_, headers, body) = read(respond(&refusal, &accept("*/*"), ErrorFormat::Text)).await;
+            assert_eq!(headers[CONTENT_TYPE], "application/json");
+            assert!(body.starts_with("{\"kind\":\"Status\""));
+        }
+    }
+
+    #[tokio::test]
+    async fn unauthorized_is_upstream_s_to_the_byte() {
+        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).because("bearer token: unknown");
+        let (code, headers, body) = read(respond(&refusal, &Accept::default(), ErrorFormat::Status)).await;
+        assert_eq!(code, 401);
+        assert!(!headers.contains_key("www-authenticate"));
+        assert_eq!(
+            body,
+            "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"Unauthorized\",\"reason\":\"Unauthorized\",\"code\":401}\n"
+        );
+    }
+}
