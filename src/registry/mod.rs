@@ -1,1 +1,31 @@
-//! Which APIServices, Services and endpoints exist.
+//! Which APIServices, Services and endpoints exist, from manifests on disk.
+//!
+//! A directory of Kubernetes manifests is read into one immutable [`Registry`] snapshot and followed from
+//! then on. [`resolve`] says where the requests for an APIService go; it is pure, so that the same rules
+//! will hold for objects that come from a kube-apiserver.
+
+mod annotations;
+mod api_service;
+mod document;
+mod endpoints;
+mod follow;
+mod last_good;
+mod long_running;
+mod manifest;
+mod names;
+mod quantity;
+mod resolve;
+mod scan;
+mod service;
+mod snapshot;
+mod version;
+
+pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
+pub use api_service::{ApiService, Backend, ServiceReference, UrlBackend};
+pub use document::{Document, documents};
+pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
+pub use follow::Directory;
+pub use long_running::LongRunning;
+pub use resolve::{Endpoint, Host, Resolved, Rules, Unavailable, resolve};
+pub use service::{Service, ServicePort, ServiceType};
+pub use snapshot::{Registry, Settings, load};

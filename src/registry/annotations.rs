@@ -1,0 +1,346 @@
+//! The `narthex.dev/` annotations of an APIService: how its backend is to be treated.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use super::long_running::LongRunning;
+use super::snapshot::Settings;
+use super::{names, quantity};
+use crate::process::{Problem, Problems};
+
+/// How the requests to one APIService are treated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendSettings {
+    /// The name to verify the certificate against, when it is not the Service's or the URL's.
+    pub server_name: Option<String>,
+    /// From the request's end to the answer's end, for what does not run long; zero for no limit.
+    pub request_timeout: Duration,
+    /// For TCP and TLS together.
+    pub connect_timeout: Duration,
+    /// How many requests that do not run long may be under way at once; 0 for no limit.
+    pub max_inflight: usize,
+    /// The longest request body.
+    pub max_request_bytes: Option<u64>,
+    /// What has no request timeout, besides what runs long by nature.
+    pub long_running: LongRunning,
+    /// Which `Upgrade:` tokens may pass.
+    pub upgrade_protocols: UpgradeProtocols,
+    /// What may be sent a second time.
+    pub retry: Retry,
+    /// How many probes in a row must fail until an available APIService is not.
+    pub failure_threshold: u32,
+    /// How many probes in a row must succeed until an unavailable APIService is available.
+    pub success_threshold: u32,
+    /// From one probe to the next.
+    pub probe_interval: Duration,
+    /// How long one probe of one endpoint may take.
+    pub probe_timeout: Duration,
+    /// Name of the egress selection.
+    pub egress: String,
+    /// Path without suffix of the `.crt` and `.key` to present instead of the shared pair.
+    pub client_certificate: Option<PathBuf>,
+}
+
+/// What may be sent a second time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retry {
+    /// GET, HEAD and OPTIONS, and any request that provably was not begun.
+    #[default]
+    Safe,
+    /// Nothing.
+    Never,
+}
+
+/// Which `Upgrade:` tokens may pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpgradeProtocols(Option<Vec<String>>);
+
+impl UpgradeProtocols {
+    /// Reads a comma list; `*` is any, the empty list none.
+    pub fn parse(text: &str) -> UpgradeProtocols {
+        let tokens = text.split(',').map(str::trim).filter(|token| !token.is_empty());
+        let tokens: Vec<String> = tokens.map(str::to_owned).collect();
+        UpgradeProtocols(if tokens.iter().any(|token| token == "*") { None } else { Some(tokens) })
+    }
+
+    /// Whether this one token of an `Upgrade:` header may pass; case does not matter.
+    pub fn allows(&self, token: &str) -> bool {
+        self.0.as_ref().is_none_or(|tokens| tokens.iter().any(|one| one.eq_ignore_ascii_case(token)))
+    }
+}
+
+/// The prefix of our annotations.
+const PREFIX: &str = "narthex.dev/";
+
+/// The annotation that names a URL instead of a Service.
+pub(super) const URL: &str = "narthex.dev/url";
+
+const KNOWN: [&str; 15] = [
+    "url",
+    "server-name",
+    "request-timeout",
+    "connect-timeout",
+    "max-inflight",
+    "max-request-bytes",
+    "long-running",
+    "upgrade-protocols",
+    "retry",
+    "failure-threshold",
+    "success-threshold",
+    "probe-interval",
+    "probe-timeout",
+    "egress",
+    "client-certificate",
+];
+
+/// No wait of ours is longer; what is meant to be endless says so with `long-running`.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// Reads the annotations, with the defaults of `settings` for what they do not say.
+pub(super) fn read(
+    place: &str,
+    annotations: &BTreeMap<String, String>,
+    settings: &Settings,
+    problems: &mut Problems,
+) -> BackendSettings {
+    let mut ours = BackendSettings {
+        server_name: None,
+        request_timeout: settings.default_request_timeout,
+        connect_timeout: Duration::from_secs(2),
+        max_inflight: settings.default_max_inflight,
+        max_request_bytes: None,
+        long_running: LongRunning::default(),
+        upgrade_protocols: UpgradeProtocols::parse("SPDY/3.1,websocket"),
+        retry: Retry::Safe,
+        failure_threshold: 3,
+        success_threshold: 1,
+        probe_interval: Duration::from_secs(30),
+        probe_timeout: Duration::from_secs(5),
+        egress: "cluster".to_owned(),
+        client_certificate: None,
+    };
+    for (name, value) in annotations {
+        let Some(key) = name.strip_prefix(PREFIX) else { continue };
+        if let Err(message) = set(&mut ours, key, value.trim(), settings) {
+            problems.0.push(Problem::field(place, format_args!("metadata.annotations[{name}]"), message));
+        }
+    }
+    ours
+}
+
+fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) -> Result<(), String> {
+    match key {
+        "server-name" => {
+            if !names::is_host_name(value) && value.parse::<std::net::IpAddr>().is_err() {
+                return Err(format!("{value:?} is neither a DNS name nor an IP address"));
+            }
+            ours.server_name = Some(value.to_owned());
+        }
+        "request-timeout" => {
+            ours.request_timeout = quantity::duration(value)
+                .filter(|all| *all <= LONGEST)
+                .ok_or_else(|| format!("{value:?} is no duration such as 30s or 1m30s (0 for none, at most 24h)"))?;
+        }
+        "connect-timeout" => ours.connect_timeout = wait(value)?,
+        "probe-interval" => {
+            // A typing slip must not turn the probe into a load test.
+            ours.probe_interval = wait(value)?;
+            if ours.probe_interval < Duration::from_millis(100) {
+                return Err(format!("{value:?} is too often: at least 100ms"));
+            }
+        }
+        "probe-timeout" => ours.probe_timeout = wait(value)?,
+        "max-inflight" => {
+            ours.max_inflight = value.parse().map_err(|_| format!("{value:?} is no whole number (0 for no limit)"))?;
+        }
+        "max-request-bytes" => {
+            ours.max_request_bytes = Some(
+                quantity::bytes(value)
+                    .ok_or_else(|| format!("{value:?} is no number of bytes such as 1048576 or 1Mi"))?,
+            );
+        }
+        "long-running" => ours.long_running = LongRunning::parse(value)?,
+        "upgrade-protocols" => ours.upgrade_protocols = UpgradeProtocols::parse(value),
+        "retry" => {
+            ours.retry = match value {
+                "safe" => Retry::Safe,
+                "never" => Retry::Never,
+                _ => return Err(format!("{value:?} is neither \"safe\" nor \"never\"")),
+            };
+        }
+        "failure-threshold" => ours.failure_threshold = threshold(value)?,
+        "success-threshold" => ours.success_threshold = threshold(value)?,
+        "egress" => {
+            if value.is_empty() {
+                return Err("names no egress selection".to_owned());
+            }
+            ours.egress = value.to_owned();
+        }
+        "client-certificate" => ours.client_certificate = Some(below(&settings.dir, value)?),
+        // Read together with spec.service.
+        "url" => {}
+        _ => {
+            let near = nearest(key, &KNOWN).map(|known| format!(", did you mean {PREFIX}{known}?"));
+            return Err(format!("unknown annotation{}", near.unwrap_or_default()));
+        }
+    }
+    Ok(())
+}
+
+fn wait(value: &str) -> Result<Duration, String> {
+    quantity::duration(value)
+        .filter(|all| !all.is_zero() && *all <= LONGEST)
+        .ok_or_else(|| format!("{value:?} is no duration such as 500ms or 1m30s, above 0 and at most 24h"))
+}
+
+fn threshold(value: &str) -> Result<u32, String> {
+    value
+        .parse()
+        .ok()
+        .filter(|n| (1..=1000).contains(n))
+        .ok_or_else(|| format!("{value:?} is no whole number from 1 to 1000"))
+}
+
+/// The pair named `path` below `dir`; it must be there.
+fn below(dir: &Path, path: &str) -> Result<PathBuf, String> {
+    let relative = Path::new(path);
+    if path.is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+        return Err(format!("{path:?} must be a path below the registry directory, without .."));
+    }
+    let pair = dir.join(relative);
+    for suffix in ["crt", "key"] {
+        let file = with_suffix(&pair, suffix);
+        if !file.is_file() {
+            return Err(format!("there is no {}", file.display()));
+        }
+    }
+    Ok(pair)
+}
+
+/// `pair` with `.suffix` after it; `Path::with_extension` would eat a dot in the name.
+pub(super) fn with_suffix(pair: &Path, suffix: &str) -> PathBuf {
+    let mut file = pair.as_os_str().to_owned();
+    file.push(".");
+    file.push(suffix);
+    PathBuf::from(file)
+}
+
+/// The one of `known` that `word` was probably meant to be.
+pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let scored = known.iter().map(|one| (distance(word, one), *one)).min();
+    scored.filter(|(steps, one)| *steps <= 2.max(one.len() / 3)).map(|(_, one)| one)
+}
+
+fn distance(a: &str, b: &str) -> usize {
+    // A name of any length may stand in a file; long ones are no typing slip.
+    if a.len() > 100 {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let step = if x == y { corner } else { 1 + corner.min(row[j]).min(row[j + 1]) };
+            corner = row[j + 1];
+            row[j + 1] = step;
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(pairs: &[(&str, &str)], settings: &Settings) -> (BackendSettings, Vec<String>) {
+        let annotations = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut problems = Problems::default();
+        let ours = read("f", &annotations, settings, &mut problems);
+        (ours, problems.0.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn every_annotation_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["special.v1.crt", "special.v1.key"] {
+            std::fs::write(dir.path().join(file), "x").unwrap();
+        }
+        let settings = Settings { dir: dir.path().to_owned(), ..Settings::default() };
+        let (ours, problems) = read_all(
+            &[
+                ("narthex.dev/server-name", "api.example.com"),
+                ("narthex.dev/request-timeout", "0"),
+                ("narthex.dev/connect-timeout", "500ms"),
+                ("narthex.dev/max-inflight", "7"),
+                ("narthex.dev/max-request-bytes", "3Mi"),
+                ("narthex.dev/long-running", "verb:list"),
+                ("narthex.dev/upgrade-protocols", ""),
+                ("narthex.dev/retry", "never"),
+                ("narthex.dev/failure-threshold", "1"),
+                ("narthex.dev/success-threshold", "2"),
+                ("narthex.dev/probe-interval", "1s"),
+                ("narthex.dev/probe-timeout", "2s"),
+                ("narthex.dev/egress", "dmz"),
+                ("narthex.dev/client-certificate", "special.v1"),
+                ("example.com/anything", "else"),
+            ],
+            &settings,
+        );
+        assert_eq!(problems, [""; 0]);
+        assert_eq!(ours.server_name.as_deref(), Some("api.example.com"));
+        assert_eq!((ours.request_timeout, ours.connect_timeout), (Duration::ZERO, Duration::from_millis(500)));
+        assert_eq!((ours.max_inflight, ours.max_request_bytes), (7, Some(3 << 20)));
+        assert!(ours.long_running.matches("list", "", ""));
+        assert!(!ours.upgrade_protocols.allows("websocket"));
+        assert_eq!(ours.retry, Retry::Never);
+        assert_eq!((ours.failure_threshold, ours.success_threshold), (1, 2));
+        assert_eq!((ours.probe_interval, ours.probe_timeout), (Duration::from_secs(1), Duration::from_secs(2)));
+        assert_eq!(ours.egress, "dmz");
+        assert_eq!(ours.client_certificate, Some(dir.path().join("special.v1")));
+    }
+
+    #[test]
+    fn defaults_are_the_interface_pages() {
+        let (ours, _) = read_all(&[], &Settings::default());
+        assert_eq!((ours.failure_threshold, ours.success_threshold), (3, 1));
+        assert_eq!((ours.probe_interval, ours.probe_timeout), (Duration::from_secs(30), Duration::from_secs(5)));
+        assert_eq!((ours.request_timeout, ours.connect_timeout), (Duration::from_secs(60), Duration::from_secs(2)));
+        assert_eq!((ours.max_inflight, ours.egress.as_str()), (200, "cluster"));
+        assert!(ours.upgrade_protocols.allows("SPDY/3.1") && ours.upgrade_protocols.allows("WebSocket"));
+        assert!(!ours.upgrade_protocols.allows("h2c"));
+        assert!(UpgradeProtocols::parse("*").allows("anything"));
+    }
+
+    #[test]
+    fn mistakes_name_the_annotation_and_what_would_be_right() {
+        let (_, problems) = read_all(
+            &[
+                ("narthex.dev/request-timout", "1s"),
+                ("narthex.dev/zzz", ""),
+                ("narthex.dev/probe-timeout", "0s"),
+                ("narthex.dev/probe-interval", "1ms"),
+                ("narthex.dev/retry", "always"),
+                ("narthex.dev/max-inflight", "-1"),
+                ("narthex.dev/client-certificate", "../pair"),
+                ("narthex.dev/failure-threshold", "0"),
+                ("narthex.dev/server-name", "https://x"),
+            ],
+            &Settings::default(),
+        );
+        assert_eq!(problems.len(), 9, "{problems:#?}");
+        let all = problems.join("\n");
+        assert!(all.contains("metadata.annotations[narthex.dev/request-timout]: unknown annotation, did you mean narthex.dev/request-timeout?"));
+        assert!(
+            all.contains("metadata.annotations[narthex.dev/zzz]: unknown annotation\n")
+                || all.ends_with("unknown annotation")
+        );
+    }
+
+    #[test]
+    fn distances() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "ab"), 2);
+    }
+}

@@ -1,0 +1,455 @@
+//! An APIService: which group and version, how important, and what stands behind it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use base64::Engine as _;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use serde_json::Value;
+
+use super::annotations::{self, BackendSettings};
+use super::document::Document;
+use super::manifest::{self, ApiServiceManifest, ServiceRef};
+use super::names;
+use super::resolve::Host;
+use super::snapshot::Settings;
+use crate::process::{Problem, Problems};
+
+/// One `apiregistration.k8s.io/v1 APIService` that passed every check.
+#[derive(Clone, Debug)]
+pub struct ApiService {
+    /// `<version>.<group>`; `v1.` for the legacy core group.
+    pub name: String,
+    /// Empty for the legacy core group.
+    pub group: String,
+    /// For example `v1alpha1`.
+    pub version: String,
+    /// 1 to 20000; the group's priority is the highest of its versions'.
+    pub group_priority_minimum: i32,
+    /// 1 to 1000.
+    pub version_priority: i32,
+    /// What stands behind it.
+    pub backend: Backend,
+    /// The authorities that may have signed the backend's certificate, as PEM; the system's when `None`.
+    pub ca_bundle: Option<Arc<[u8]>>,
+    /// Whether any certificate will do.
+    pub insecure_skip_tls_verify: bool,
+    /// How its requests are treated.
+    pub settings: BackendSettings,
+    /// Derived from the name, so that it is the same after a restart and in every replica.
+    pub uid: String,
+    /// When its file was last written, as it was first seen.
+    pub created: SystemTime,
+    /// The labels, for selectors.
+    pub labels: std::collections::BTreeMap<String, String>,
+    /// The whole document as it was written.
+    pub manifest: Value,
+}
+
+/// What stands behind an APIService.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// Whoever answers the paths that no APIService claims (`spec.service` is missing).
+    Local,
+    /// A Service.
+    Service(ServiceReference),
+    /// A URL (annotation `narthex.dev/url`).
+    Url(UrlBackend),
+}
+
+/// `spec.service`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceReference {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub name: String,
+    /// Number of the Service's port.
+    pub port: u16,
+}
+
+/// `https://host[:port][/prefix]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlBackend {
+    /// Name or address.
+    pub host: Host,
+    /// 443 when the URL has none.
+    pub port: u16,
+    /// Stands before every path; begins with `/`, does not end with one; empty for none.
+    pub prefix: String,
+}
+
+/// Group of the API that Narthex itself serves.
+const OWN_GROUP: &str = "apiregistration.k8s.io";
+
+impl ApiService {
+    /// `/apis/<group>/<version>`, or `/api` for the legacy core group: everything below is its own.
+    pub fn path(&self) -> String {
+        if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}/{}", self.group, self.version) }
+    }
+
+    /// Where its discovery document of this one version is, which a probe asks for.
+    pub fn discovery_path(&self) -> String {
+        if self.group.is_empty() { format!("/api/{}", self.version) } else { self.path() }
+    }
+
+    /// Whether `other` says the same, whenever it was written.
+    pub(super) fn same(&self, other: &ApiService) -> bool {
+        self.manifest == other.manifest && self.settings == other.settings
+    }
+
+    /// Judges `document`; every mistake goes to `problems`.
+    pub(super) fn read(
+        document: Document,
+        created: SystemTime,
+        settings: &Settings,
+        problems: &mut Problems,
+    ) -> Option<ApiService> {
+        let Document { place, value, .. } = document;
+        let manifest: ApiServiceManifest = problems.keep(manifest::read(&place, &value))?;
+        let before = problems.0.len();
+        let (metadata, spec) = (manifest.metadata, manifest.spec);
+        let annotations = metadata.annotations.unwrap_or_default();
+        let mut wrong = |field: &str, message: String| problems.0.push(Problem::field(&place, field, message));
+
+        let name = format!("{}.{}", spec.version, spec.group);
+        if metadata.name != name {
+            wrong("metadata.name", format!("must be `spec.version+\".\"+spec.group`: {name:?}"));
+        }
+        if spec.group.is_empty() && spec.version != "v1" {
+            wrong(
+                "spec.group",
+                "required: only v1 may have an empty group, and it is the legacy core group".to_owned(),
+            );
+        } else if !spec.group.is_empty() && !names::is_subdomain(&spec.group) {
+            wrong("spec.group", format!("{:?} {}", spec.group, names::SUBDOMAIN));
+        }
+        if !names::is_letter_label(&spec.version) {
+            wrong("spec.version", format!("{:?} {}", spec.version, names::LETTER_LABEL));
+        }
+        for (field, value, most) in [
+            ("spec.groupPriorityMinimum", spec.group_priority_minimum, 20_000),
+            ("spec.versionPriority", spec.version_priority, 1000),
+        ] {
+            if !(1..=most).contains(&value) {
+                wrong(field, format!("{value} is out of range: from 1 to {most}"));
+            }
+        }
+        let backend = backend(spec.service, annotations.get(annotations::URL), settings, &mut wrong);
+        let ca_bundle = spec.ca_bundle.filter(|bundle| !bundle.is_empty());
+        let ca_bundle = ca_bundle.and_then(|bundle| match read_bundle(&bundle) {
+            Ok(bundle) => Some(bundle),
+            Err(message) => {
+                wrong("spec.caBundle", message);
+                None
+            }
+        });
+        if spec.insecure_skip_tls_verify && ca_bundle.is_some() {
+            wrong("spec.insecureSkipTLSVerify", "may not be true if caBundle is present".to_owned());
+        }
+        if backend == Some(Backend::Local) {
+            if ca_bundle.is_some() {
+                wrong("spec.caBundle", "an APIService without a Service may not have a caBundle".to_owned());
+            }
+            if spec.insecure_skip_tls_verify {
+                wrong("spec.insecureSkipTLSVerify", "an APIService without a Service may not have it".to_owned());
+            }
+        } else if spec.group == OWN_GROUP {
+            wrong("spec.group", format!("{OWN_GROUP} is served by Narthex itself and cannot stand elsewhere"));
+        }
+        let backend_settings = annotations::read(&place, &annotations, settings, problems);
+        let backend = backend.filter(|_| problems.0.len() == before)?;
+        Some(ApiService {
+            uid: uid(&name),
+            name,
+            group: spec.group,
+            version: spec.version,
+            group_priority_minimum: i32::try_from(spec.group_priority_minimum).ok()?,
+            version_priority: i32::try_from(spec.version_priority).ok()?,
+            backend,
+            ca_bundle,
+            insecure_skip_tls_verify: spec.insecure_skip_tls_verify,
+            settings: backend_settings,
+            created,
+            labels: metadata.labels.unwrap_or_default(),
+            manifest: value,
+        })
+    }
+}
+
+fn backend(
+    service: Option<ServiceRef>,
+    url: Option<&String>,
+    settings: &Settings,
+    wrong: &mut impl FnMut(&str, String),
+) -> Option<Backend> {
+    let url_field = format!("metadata.annotations[{}]", annotations::URL);
+    match (service, url) {
+        (None, None) => Some(Backend::Local),
+        (Some(_), Some(_)) => {
+            wrong(&url_field, "there is a spec.service too: only one of them can be the backend".to_owned());
+            None
+        }
+        (None, Some(_)) if !settings.allow_url_backends => {
+            wrong(&url_field, "URL backends are not allowed: start with --allow-url-backends to allow them".to_owned());
+            None
+        }
+        (None, Some(url)) => match UrlBackend::parse(url) {
+            Ok(url) => Some(Backend::Url(url)),
+            Err(message) => {
+                wrong(&url_field, message);
+                None
+            }
+        },
+        (Some(service), None) => {
+            for (field, value, right, words) in [
+                ("spec.service.namespace", &service.namespace, names::is_label as fn(&str) -> bool, names::LABEL),
+                ("spec.service.name", &service.name, names::is_label, names::LABEL),
+            ] {
+                if value.is_empty() {
+                    wrong(field, "required".to_owned());
+                } else if !right(value) {
+                    wrong(field, format!("{value:?} {words}"));
+                }
+            }
+            let number = service.port.unwrap_or(443);
+            let port = u16::try_from(number).ok().filter(|port| *port != 0);
+            if port.is_none() {
+                wrong("spec.service.port", format!("{number} is not a port: from 1 to 65535"));
+            }
+            Some(Backend::Service(ServiceReference { namespace: service.namespace, name: service.name, port: port? }))
+        }
+    }
+}
+
+impl UrlBackend {
+    /// Reads `https://host[:port][/prefix]`; the error says what is wrong with it.
+    pub fn parse(url: &str) -> Result<UrlBackend, String> {
+        let rest = url.strip_prefix("https://").ok_or_else(|| format!("{url:?} must begin with https://"))?;
+        let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err("a URL with a user or password in it is not accepted".to_owned());
+        }
+        if url.contains(['?', '#']) {
+            return Err(format!("{url:?} has a query or fragment: only https://host[:port][/prefix]"));
+        }
+        let bracketed = authority.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let (host, port) = match bracketed {
+            Some((host, port)) => (host, port.strip_prefix(':').map_or((port, false), |port| (port, true))),
+            None => match authority.rsplit_once(':') {
+                Some((host, port)) => (host, (port, true)),
+                None => (authority, ("", false)),
+            },
+        };
+        let port = match port {
+            ("", false) => 443,
+            (digits, true) => digits
+                .parse::<u16>()
+                .ok()
+                .filter(|port| *port != 0 && digits.bytes().all(|b| b.is_ascii_digit()))
+                .ok_or_else(|| format!("{digits:?} is not a port: from 1 to 65535"))?,
+            (other, false) => return Err(format!("{other:?} after the address is no port")),
+        };
+        let host = match (host.parse::<IpAddr>(), bracketed.is_some()) {
+            (Ok(ip), brackets) if ip.is_ipv6() == brackets => Host::Ip(ip),
+            (Err(_), false) if names::is_host_name(host) => Host::Name(host.to_ascii_lowercase()),
+            _ => return Err(format!("{host:?} is neither a DNS name nor an IP address")),
+        };
+        let prefix = prefix.trim_end_matches('/');
+        let plain = |segment: &str| {
+            !segment.is_empty()
+                && segment != "."
+                && segment != ".."
+                && segment.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&b))
+        };
+        if !prefix.is_empty() && !prefix[1..].split('/').all(plain) {
+            return Err(format!("{prefix:?} must be a plain path: no empty or dot segments, nothing percent-encoded"));
+        }
+        Ok(UrlBackend { host, port, prefix: prefix.to_owned() })
+    }
+}
+
+/// `spec.caBundle`: base64 of PEM with at least one certificate. Upstream believes it unseen and then
+/// fails every request; here it is a mistake that is named at once.
+fn read_bundle(text: &str) -> Result<Arc<[u8]>, String> {
+    if text.trim_start().starts_with("-----BEGIN") {
+        return Err("is PEM text; it must be the base64 of it (base64 -w0 ca.crt)".to_owned());
+    }
+    let packed: String = text.split_ascii_whitespace().collect();
+    let pem =
+        base64::engine::general_purpose::STANDARD.decode(packed).map_err(|error| format!("not base64: {error}"))?;
+    let mut count = 0;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        count += 1;
+        let certificate = certificate.map_err(|error| format!("certificate {count} is not PEM: {error}"))?;
+        x509_parser::parse_x509_certificate(&certificate)
+            .map_err(|error| format!("certificate {count} cannot be read: {error}"))?;
+    }
+    if count == 0 {
+        return Err("holds no certificate: it must be the base64 of PEM certificates".to_owned());
+    }
+    Ok(pem.into())
+}
+
+/// A UUID (version 8) made of the name's SHA-256.
+fn uid(name: &str) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, format!("apiservice/{name}").as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest.as_ref()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::document::documents;
+
+    fn read(text: &str, settings: &Settings) -> Result<ApiService, Vec<String>> {
+        let (mut found, problems) = documents("f.yaml", text, false);
+        assert_eq!(problems.0, []);
+        let mut problems = Problems::default();
+        let read = ApiService::read(found.remove(0), SystemTime::UNIX_EPOCH, settings, &mut problems);
+        let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+        read.ok_or(problems)
+    }
+
+    fn manifest(spec: &str) -> String {
+        format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1alpha1.wardle.example.com}}\nspec:\n  group: wardle.example.com\n  version: v1alpha1\n  groupPriorityMinimum: 1000\n  versionPriority: 15\n{spec}"
+        )
+    }
+
+    #[test]
+    fn a_good_one_is_read_with_upstreams_defaults() {
+        let one = read(&manifest("  service: {name: api, namespace: wardle}\n"), &Settings::default()).unwrap();
+        assert_eq!(
+            one.backend,
+            Backend::Service(ServiceReference { namespace: "wardle".into(), name: "api".into(), port: 443 })
+        );
+        assert_eq!(one.path(), "/apis/wardle.example.com/v1alpha1");
+        assert_eq!(one.uid, uid("v1alpha1.wardle.example.com"));
+        assert_eq!(one.uid.len(), 36);
+        let local = read(&manifest(""), &Settings::default()).unwrap();
+        assert_eq!(local.backend, Backend::Local);
+    }
+
+    #[test]
+    fn the_legacy_group() {
+        let text = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.}\nspec: {version: v1, groupPriorityMinimum: 18000, versionPriority: 1}\n";
+        let one = read(text, &Settings::default()).unwrap();
+        assert_eq!((one.path(), one.discovery_path()), ("/api".to_owned(), "/api/v1".to_owned()));
+    }
+
+    #[test]
+    fn all_mistakes_come_at_once_with_their_fields() {
+        let text = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: wrong}\nspec:\n  group: Wardle\n  version: 1v\n  groupPriorityMinimum: 20001\n  versionPriority: 0\n  service: {name: '', namespace: A, port: 70000}\n  caBundle: '%%%'\n";
+        let problems = read(text, &Settings::default()).unwrap_err();
+        let all = problems.join("\n");
+        for field in [
+            "metadata.name: must be",
+            "spec.group: \"Wardle\"",
+            "spec.version: \"1v\"",
+            "spec.groupPriorityMinimum: 20001",
+            "spec.versionPriority: 0",
+            "spec.service.name: required",
+            "spec.service.namespace: \"A\"",
+            "spec.service.port: 70000",
+            "spec.caBundle: not base64",
+        ] {
+            assert!(all.contains(field), "{field} in\n{all}");
+        }
+        assert!(problems.iter().all(|p| p.starts_with("f.yaml, document 1, APIService \"wrong\": ")), "{all}");
+    }
+
+    #[test]
+    fn types_and_unknown_fields_name_their_path() {
+        let problems =
+            read(&manifest("  service: {name: api, namespace: wardle, port: https}\n"), &Settings::default());
+        assert!(problems.unwrap_err()[0].contains("spec.service.port: invalid type: string \"https\""));
+        let problems = read(&manifest("  servce: {}\n"), &Settings::default()).unwrap_err();
+        assert!(problems[0].contains("unknown field `servce`"), "{problems:?}");
+    }
+
+    #[test]
+    fn trust_must_be_possible() {
+        let service = "  service: {name: api, namespace: wardle}\n";
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
+        let good = base64::engine::general_purpose::STANDARD.encode(&pem);
+        let one = read(&manifest(&format!("{service}  caBundle: {good}\n")), &Settings::default()).unwrap();
+        assert_eq!(one.ca_bundle.as_deref(), Some(pem.as_bytes()));
+        let problems = read(
+            &manifest(&format!("{service}  caBundle: {good}\n  insecureSkipTLSVerify: true\n")),
+            &Settings::default(),
+        );
+        assert!(problems.unwrap_err()[0].contains("may not be true if caBundle is present"));
+        for (bundle, words) in [
+            ("aGVsbG8=", "holds no certificate"),
+            ("'-----BEGIN CERTIFICATE-----'", "is PEM text"),
+            (
+                "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCmFHVnNiRzg9Ci0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K",
+                "certificate 1 cannot be read",
+            ),
+        ] {
+            let problems =
+                read(&manifest(&format!("{service}  caBundle: {bundle}\n")), &Settings::default()).unwrap_err();
+            assert!(problems[0].contains("spec.caBundle: ") && problems[0].contains(words), "{problems:?}");
+        }
+        let problems = read(&manifest("  insecureSkipTLSVerify: true\n"), &Settings::default()).unwrap_err();
+        assert!(problems[0].contains("spec.insecureSkipTLSVerify"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_url_needs_leave_and_stands_alone() {
+        let with_url = |spec: &str| {
+            manifest(spec)
+                .replace("metadata: {", "metadata: {annotations: {narthex.dev/url: 'https://api.example.com/base'}, ")
+        };
+        let problems = read(&with_url(""), &Settings::default()).unwrap_err();
+        assert!(problems[0].contains("--allow-url-backends"), "{problems:?}");
+        let allowed = Settings { allow_url_backends: true, ..Settings::default() };
+        let one = read(&with_url(""), &allowed).unwrap();
+        assert!(matches!(one.backend, Backend::Url(UrlBackend { port: 443, .. })));
+        let problems = read(&with_url("  service: {name: api, namespace: wardle}\n"), &allowed).unwrap_err();
+        assert!(problems[0].contains("only one of them"), "{problems:?}");
+    }
+
+    #[test]
+    fn urls() {
+        let read = |url| UrlBackend::parse(url).map(|url| (url.host.to_string(), url.port, url.prefix));
+        assert_eq!(read("https://Example.com:8443/a/b/"), Ok(("example.com".into(), 8443, "/a/b".into())));
+        assert_eq!(read("https://[::1]:1"), Ok(("::1".into(), 1, String::new())));
+        assert_eq!(read("https://10.0.0.1/"), Ok(("10.0.0.1".into(), 443, String::new())));
+        for wrong in [
+            "http://a",
+            "https://",
+            "https://a:0",
+            "https://a:+1",
+            "https://u:p@a",
+            "https://a/../b",
+            "https://a//b",
+            "https://a/%2e",
+            "https://a?x",
+            "https://a#x",
+            "https://[::1]x",
+            "https://::1",
+            "https://[a]",
+            "https://a b",
+            "https://[10.0.0.1]",
+        ] {
+            assert!(UrlBackend::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn our_own_group_cannot_stand_elsewhere() {
+        let text = manifest("  service: {name: api, namespace: wardle}\n")
+            .replace("wardle.example.com", OWN_GROUP)
+            .replace("v1alpha1", "v1");
+        assert!(read(&text, &Settings::default()).unwrap_err()[0].contains("served by Narthex itself"));
+        let local = text.replace("  service: {name: api, namespace: wardle}\n", "");
+        assert!(read(&local, &Settings::default()).is_ok());
+    }
+}

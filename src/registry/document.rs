@@ -1,0 +1,206 @@
+//! Files into documents: YAML streams, JSON, and `v1 List`s taken apart.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::process::{Problem, Problems};
+
+/// One Kubernetes object as it was written, not yet judged.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// File, number of the document in it and, inside a List, of the item: where a problem stands.
+    pub place: String,
+    /// `apiVersion`, empty when it is missing.
+    pub api_version: String,
+    /// `kind`, empty when it is missing.
+    pub kind: String,
+    /// `metadata.name`, empty when it is missing.
+    pub name: String,
+    /// The whole of it.
+    pub value: Value,
+}
+
+/// Lists inside lists deeper than this are refused.
+const LIST_DEPTH: usize = 4;
+
+/// All documents of `text`, and what is wrong with the others.
+///
+/// `place` names the file. A file that ends in `.json` (`json`) is read as JSON, everything else as YAML.
+/// A syntax error in one document of a YAML stream does not hide the other documents.
+pub fn documents(place: &str, text: &str, json: bool) -> (Vec<Document>, Problems) {
+    let mut found = Vec::new();
+    let mut problems = Problems::default();
+    let mut number = 0;
+    let mut take = |value: Value| {
+        number += 1;
+        flatten(format!("{place}, document {number}"), value, 0, &mut found)
+    };
+    if json {
+        for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+            let problem = match value {
+                Ok(value) => take(value),
+                Err(error) => Err(Problem::new(place, format_args!("not JSON: {error}"))),
+            };
+            problems.keep(problem);
+        }
+        return (found, problems);
+    }
+    for chunk in split(text) {
+        let parsed = serde_saphyr::from_str::<Value>(&chunk);
+        let problem = match parsed {
+            Ok(Value::Null) => Ok(()),
+            Ok(value) => take(value),
+            Err(error) => {
+                // A stream that only comments or is empty has no document at all.
+                if chunk.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+                    Ok(())
+                } else {
+                    let mut message = String::from("not YAML");
+                    if let Some(location) = error.location() {
+                        let _ = write!(message, " at line {}, column {}", location.line(), location.column());
+                    }
+                    let _ = write!(message, ": {}", first_line(&error.without_snippet().to_string()));
+                    Err(Problem::new(place, message))
+                }
+            }
+        };
+        problems.keep(problem);
+    }
+    (found, problems)
+}
+
+/// The text between the `---` lines, each with as many empty lines before it as the file has, so that
+/// the parser's line numbers are the file's.
+fn split(text: &str) -> Vec<String> {
+    let mut chunks = Vec::new();
+    let mut chunk = String::new();
+    for (number, line) in text.lines().enumerate() {
+        let rest = line.strip_prefix("---").filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
+        if let Some(rest) = rest {
+            chunks.push(std::mem::replace(&mut chunk, "\n".repeat(number)));
+            chunk.push_str("   ");
+            chunk.push_str(rest);
+        } else if line.starts_with('%') || line.trim_end() == "..." {
+            // Directives and end marks say nothing that we would read.
+        } else {
+            chunk.push_str(line);
+        }
+        chunk.push('\n');
+    }
+    chunks.push(chunk);
+    chunks.retain(|chunk| !chunk.trim().is_empty());
+    chunks
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn flatten(place: String, mut value: Value, depth: usize, found: &mut Vec<Document>) -> Result<(), Problem> {
+    let Value::Object(fields) = &mut value else {
+        return Err(Problem::new(place, "not a Kubernetes object: expected a mapping with apiVersion and kind"));
+    };
+    let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if kind.ends_with("List") && fields.get("items").is_some_and(Value::is_array) {
+        if depth == LIST_DEPTH {
+            return Err(Problem::field(place, "items", "lists are nested too deep"));
+        }
+        let Some(Value::Array(items)) = fields.remove("items") else { return Ok(()) };
+        let item_kind = kind.strip_suffix("List").unwrap_or_default();
+        for (number, mut item) in items.into_iter().enumerate() {
+            // The items of a typed list (`APIServiceList`) may leave out what the list says already.
+            if let (Value::Object(item), false) = (&mut item, item_kind.is_empty()) {
+                for (field, inherited) in [("apiVersion", api_version.as_str()), ("kind", item_kind)] {
+                    item.entry(field).or_insert_with(|| inherited.into());
+                }
+            }
+            flatten(format!("{place}, item {}", number + 1), item, depth + 1, found)?;
+        }
+        return Ok(());
+    }
+    let name = fields
+        .get("metadata")
+        .and_then(|metadata| metadata.get("name"))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    let place = match (kind.is_empty(), name.is_empty()) {
+        (true, _) => place,
+        (false, true) => format!("{place}, {kind}"),
+        (false, false) => format!("{place}, {kind} {name:?}"),
+    };
+    found.push(Document { place, api_version, kind, name, value });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<String> {
+        let (documents, problems) = documents("f.yaml", text, false);
+        assert_eq!(problems.0, []);
+        documents.into_iter().map(|document| document.place).collect()
+    }
+
+    #[test]
+    fn a_stream_with_comments_and_empty_documents() {
+        let text = "# licence\n---\n# nothing\n---\nkind: A\nmetadata: {name: a}\n--- # why\nkind: B\n...\n---\n";
+        assert_eq!(names(text), ["f.yaml, document 1, A \"a\"", "f.yaml, document 2, B"]);
+    }
+
+    #[test]
+    fn dashes_inside_text_do_not_split() {
+        assert_eq!(names("kind: A\nnote: |\n  ---\n  x\nb: a---b\n").len(), 1);
+    }
+
+    #[test]
+    fn lists_are_taken_apart_and_hand_down_their_kind() {
+        let text = "apiVersion: v1\nkind: List\nitems:\n- {kind: A, metadata: {name: a}}\n- apiVersion: v1\n  kind: ServiceList\n  items:\n  - metadata: {name: b}\n";
+        let (documents, problems) = documents("f", text, false);
+        assert!(problems.0.is_empty());
+        assert_eq!(documents[1].kind, "Service");
+        assert_eq!(documents[1].api_version, "v1");
+        assert_eq!(documents[1].place, "f, document 1, item 2, item 1, Service \"b\"");
+    }
+
+    #[test]
+    fn one_broken_document_names_its_line_and_hides_no_other() {
+        let text = "kind: A\n---\nkind: [\n---\nkind: C\n---\nx: 1\nx: 2\n";
+        let (found, problems) = documents("f", text, false);
+        assert_eq!(found.iter().map(|d| d.kind.as_str()).collect::<Vec<_>>(), ["A", "C"]);
+        assert_eq!(problems.0.len(), 2, "{problems}");
+        assert!(problems.0[0].message.starts_with("not YAML at line "), "{problems}");
+        assert!(problems.0[1].message.contains("line 8") && problems.0[1].message.contains("duplicate"), "{problems}");
+    }
+
+    #[test]
+    fn json_and_what_is_no_object() {
+        let (found, problems) = documents("f.json", "{\"kind\":\"A\"} {\"kind\":\"B\"}", true);
+        assert_eq!((found.len(), problems.0.len()), (2, 0));
+        let (_, problems) = documents("f.json", "{\"kind\":", true);
+        assert!(problems.0[0].message.starts_with("not JSON"), "{problems}");
+        let (_, problems) = documents("f", "just words", false);
+        assert!(problems.0[0].message.starts_with("not a Kubernetes object"), "{problems}");
+    }
+
+    #[test]
+    fn an_alias_bomb_is_refused() {
+        let mut text = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
+        for n in 1..12 {
+            let last = n - 1;
+            let _ = writeln!(text, "a{n}: &a{n} [{}]", vec![format!("*a{last}"); 10].join(","));
+        }
+        let (_, problems) = documents("f", &text, false);
+        assert_eq!(problems.0.len(), 1);
+    }
+
+    #[test]
+    fn nothing_written_can_panic() {
+        bolero::check!().with_type::<(String, bool)>().with_iterations(2000).for_each(|(text, json)| {
+            let _ = documents("f", text, *json);
+        });
+    }
+}

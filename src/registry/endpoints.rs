@@ -1,0 +1,220 @@
+//! EndpointSlices, and the older Endpoints as if they were slices.
+
+use std::net::IpAddr;
+
+use super::document::Document;
+use super::manifest::{self, AddressManifest, EndpointPortManifest, EndpointSliceManifest, EndpointsManifest};
+use super::service::name_and_namespace;
+use crate::process::{Problem, Problems};
+
+/// One `discovery.k8s.io/v1 EndpointSlice` or `v1 Endpoints`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// `default` when the manifest has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The Service it belongs to (label `kubernetes.io/service-name`; the name itself for Endpoints).
+    pub service: String,
+    /// Whether it was written as `v1 Endpoints`, which count only where there is no EndpointSlice.
+    pub legacy: bool,
+    /// Addresses that share their ports; an EndpointSlice has exactly one, Endpoints any number.
+    pub subsets: Vec<Subset>,
+}
+
+/// Addresses that share their ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subset {
+    /// The ports that take TCP.
+    pub ports: Vec<EndpointPort>,
+    /// The endpoints.
+    pub endpoints: Vec<SliceEndpoint>,
+}
+
+/// A port of endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointPort {
+    /// The name of the Service's port it serves; may be empty.
+    pub name: String,
+    /// The number it listens on.
+    pub port: u16,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceEndpoint {
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it takes requests; an unknown readiness counts as ready.
+    pub ready: bool,
+}
+
+/// The label that ties a slice to its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+impl EndpointSlice {
+    pub(super) fn read(document: Document, problems: &mut Problems) -> Option<EndpointSlice> {
+        let place = document.place;
+        let manifest: EndpointSliceManifest = problems.keep(manifest::read(&place, &document.value))?;
+        let before = problems.0.len();
+        let (namespace, name) = name_and_namespace(&place, &manifest.metadata, problems);
+        let labels = manifest.metadata.labels.unwrap_or_default();
+        let service = labels.get(SERVICE_NAME).cloned().unwrap_or_default();
+        if service.is_empty() {
+            let message = "required: it names the Service that the endpoints belong to";
+            problems.0.push(Problem::field(&place, format_args!("metadata.labels[{SERVICE_NAME}]"), message));
+        }
+        let family = match manifest.address_type.as_str() {
+            "IPv4" => Some(false),
+            "IPv6" => Some(true),
+            other => {
+                let message = format!("{other:?} is not supported: IPv4 or IPv6");
+                problems.0.push(Problem::field(&place, "addressType", message));
+                None
+            }
+        };
+        let ports = ports(&place, "ports", manifest.ports, problems);
+        let mut endpoints = Vec::new();
+        for (n, one) in manifest.endpoints.unwrap_or_default().into_iter().enumerate() {
+            let mut addresses = Vec::new();
+            for (m, text) in one.addresses.iter().enumerate() {
+                let field = format!("endpoints[{n}].addresses[{m}]");
+                let Some(ip) = problems.keep(address(&place, &field, text)) else { continue };
+                if family.is_some_and(|ipv6| ipv6 != ip.is_ipv6()) {
+                    problems.0.push(Problem::field(
+                        &place,
+                        field,
+                        format_args!("{ip} is not {}", manifest.address_type),
+                    ));
+                }
+                addresses.push(ip);
+            }
+            let ready = one.conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
+            endpoints.push(SliceEndpoint { addresses, ready });
+        }
+        let subsets = vec![Subset { ports, endpoints }];
+        (problems.0.len() == before).then_some(EndpointSlice { namespace, name, service, legacy: false, subsets })
+    }
+
+    pub(super) fn read_endpoints(document: Document, problems: &mut Problems) -> Option<EndpointSlice> {
+        let place = document.place;
+        let manifest: EndpointsManifest = problems.keep(manifest::read(&place, &document.value))?;
+        let before = problems.0.len();
+        let (namespace, name) = name_and_namespace(&place, &manifest.metadata, problems);
+        let mut subsets = Vec::new();
+        for (n, subset) in manifest.subsets.unwrap_or_default().into_iter().enumerate() {
+            let ports = ports(&place, &format!("subsets[{n}].ports"), subset.ports, problems);
+            let mut endpoints = Vec::new();
+            let mut add = |list: Option<Vec<AddressManifest>>, field: &str, ready| {
+                for (m, one) in list.unwrap_or_default().iter().enumerate() {
+                    let field = format!("subsets[{n}].{field}[{m}].ip");
+                    if let Some(ip) = problems.keep(address(&place, &field, &one.ip)) {
+                        endpoints.push(SliceEndpoint { addresses: vec![ip], ready });
+                    }
+                }
+            };
+            add(subset.addresses, "addresses", true);
+            add(subset.not_ready_addresses, "notReadyAddresses", false);
+            subsets.push(Subset { ports, endpoints });
+        }
+        let service = name.clone();
+        (problems.0.len() == before).then_some(EndpointSlice { namespace, name, service, legacy: true, subsets })
+    }
+}
+
+fn ports(
+    place: &str,
+    field: &str,
+    list: Option<Vec<EndpointPortManifest>>,
+    problems: &mut Problems,
+) -> Vec<EndpointPort> {
+    let mut ports = Vec::new();
+    for (n, one) in list.unwrap_or_default().into_iter().enumerate() {
+        // A port without a number stands for all of them, which says nothing about where to go.
+        let Some(number) = one.port else { continue };
+        match u16::try_from(number).ok().filter(|port| *port != 0) {
+            Some(port) if one.protocol.as_deref().is_none_or(|protocol| protocol == "TCP") => {
+                ports.push(EndpointPort { name: one.name.unwrap_or_default(), port });
+            }
+            Some(_) => {}
+            None => {
+                let message = format!("{number} is not a port: from 1 to 65535");
+                problems.0.push(Problem::field(place, format_args!("{field}[{n}].port"), message));
+            }
+        }
+    }
+    ports
+}
+
+/// Kubernetes forbids loopback and link-local addresses here; in a directory on somebody's machine the
+/// loopback is what they mean. No request can ever go to the unspecified or a multicast address.
+fn address(place: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
+    let ip: IpAddr =
+        text.parse().map_err(|_| Problem::field(place, field, format_args!("{text:?} is no IP address")))?;
+    if ip.is_unspecified() || ip.is_multicast() {
+        return Err(Problem::field(place, field, format_args!("{ip} is no address that a server can have")));
+    }
+    Ok(ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::document::documents;
+
+    type Read = fn(Document, &mut Problems) -> Option<EndpointSlice>;
+
+    fn read(text: &str, how: Read) -> Result<EndpointSlice, Vec<String>> {
+        let (mut found, _) = documents("f", text, false);
+        let mut problems = Problems::default();
+        let read = how(found.remove(0), &mut problems);
+        let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+        read.ok_or(problems)
+    }
+
+    #[test]
+    fn a_slice() {
+        let text = "kind: EndpointSlice\nmetadata: {name: api-1, labels: {kubernetes.io/service-name: api}}\naddressType: IPv4\nports: [{name: https, port: 8443}, {name: dns, port: 53, protocol: UDP}, {name: any}]\nendpoints:\n- {addresses: [127.0.0.1]}\n- {addresses: [127.0.0.2], conditions: {ready: false}}\n- {addresses: [127.0.0.3], conditions: {}}\n";
+        let slice = read(text, EndpointSlice::read).unwrap();
+        assert_eq!((slice.service.as_str(), slice.legacy), ("api", false));
+        assert_eq!(slice.subsets[0].ports, [EndpointPort { name: "https".into(), port: 8443 }]);
+        let ready: Vec<bool> = slice.subsets[0].endpoints.iter().map(|one| one.ready).collect();
+        assert_eq!(ready, [true, false, true]);
+    }
+
+    #[test]
+    fn endpoints_are_slices_of_their_own_name() {
+        let text = "kind: Endpoints\nmetadata: {name: api, namespace: n}\nsubsets:\n- addresses: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]\n  notReadyAddresses: [{ip: 10.0.0.2}]\n  ports: [{port: 443}]\n- addresses: [{ip: 10.0.0.3}]\n  ports: [{port: 444}]\n";
+        let slice = read(text, EndpointSlice::read_endpoints).unwrap();
+        assert_eq!((slice.service.as_str(), slice.legacy, slice.subsets.len()), ("api", true, 2));
+        assert_eq!(slice.subsets[0].endpoints.len(), 3);
+        assert!(!slice.subsets[0].endpoints[2].ready);
+    }
+
+    #[test]
+    fn mistakes_name_their_fields() {
+        let text = "kind: EndpointSlice\nmetadata: {name: a}\naddressType: IPv4\nports: [{port: 70000}]\nendpoints:\n- {addresses: ['::1', 0.0.0.0, x]}\n";
+        let all = read(text, EndpointSlice::read).unwrap_err().join("\n");
+        for field in [
+            "metadata.labels[kubernetes.io/service-name]: required",
+            "ports[0].port: 70000",
+            "endpoints[0].addresses[0]: ::1 is not IPv4",
+            "endpoints[0].addresses[1]: 0.0.0.0 is no address",
+            "endpoints[0].addresses[2]: \"x\" is no IP",
+        ] {
+            assert!(all.contains(field), "{field} in\n{all}");
+        }
+        let all = read(
+            "kind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: b}}\naddressType: FQDN\n",
+            EndpointSlice::read,
+        )
+        .unwrap_err();
+        assert!(all[0].contains("addressType: \"FQDN\" is not supported"), "{all:?}");
+        let all = read(
+            "kind: Endpoints\nmetadata: {name: a}\nsubsets: [{addresses: [{ip: ''}]}]\n",
+            EndpointSlice::read_endpoints,
+        )
+        .unwrap_err();
+        assert!(all[0].contains("subsets[0].addresses[0].ip: "), "{all:?}");
+    }
+}

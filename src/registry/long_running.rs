@@ -1,0 +1,95 @@
+//! Which requests of an APIService run long and so have no request timeout.
+
+/// What the annotation `narthex.dev/long-running` adds to the requests that always run long.
+///
+/// A comma list of `verb:NAME` (a Kubernetes verb: `verb:list`), `subresource:NAME` (`subresource:stream`)
+/// and path patterns. A pattern begins with `/`; a segment `*` in the middle stands for any one segment, a
+/// `*` at the very end for anything that follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LongRunning {
+    verbs: Vec<String>,
+    subresources: Vec<String>,
+    paths: Vec<String>,
+}
+
+impl LongRunning {
+    /// Reads the annotation; the error says which entry is wrong.
+    pub fn parse(text: &str) -> Result<LongRunning, String> {
+        let mut all = LongRunning::default();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let (list, value) = match entry.split_once(':') {
+                Some(("verb", verb)) => (&mut all.verbs, verb),
+                Some(("subresource", subresource)) => (&mut all.subresources, subresource),
+                _ if entry.starts_with('/') => (&mut all.paths, entry),
+                _ => {
+                    return Err(format!(
+                        "{entry:?} is none of verb:NAME, subresource:NAME or a path pattern that begins with /"
+                    ));
+                }
+            };
+            if value.is_empty() || value.contains(char::is_whitespace) {
+                return Err(format!("{entry:?} names nothing"));
+            }
+            list.push(value.to_owned());
+        }
+        Ok(all)
+    }
+
+    /// Whether a request with this verb, subresource (empty for none) and decoded path runs long.
+    pub fn matches(&self, verb: &str, subresource: &str, path: &str) -> bool {
+        self.verbs.iter().any(|one| one == verb)
+            || (!subresource.is_empty() && self.subresources.iter().any(|one| one == subresource))
+            || self.paths.iter().any(|pattern| fits(pattern, path))
+    }
+}
+
+fn fits(pattern: &str, path: &str) -> bool {
+    let (pattern, open) = match pattern.strip_suffix('*') {
+        Some(prefix) => (prefix, true),
+        None => (pattern, false),
+    };
+    let mut segments = path.split('/');
+    let mut wanted = pattern.split('/').peekable();
+    while let Some(want) = wanted.next() {
+        let Some(segment) = segments.next() else { return false };
+        let last = wanted.peek().is_none();
+        let same = if last && open {
+            segment.starts_with(want)
+        } else {
+            want == segment || (want == "*" && !segment.is_empty())
+        };
+        if !same {
+            return false;
+        }
+    }
+    open || segments.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_match_what_they_say() {
+        let all =
+            LongRunning::parse("verb:list, subresource:stream,/apis/g/v1/namespaces/*/logs/*/tail,/apis/g/v1/big*")
+                .unwrap();
+        assert!(all.matches("list", "", "/x"));
+        assert!(all.matches("get", "stream", "/x"));
+        assert!(all.matches("get", "", "/apis/g/v1/namespaces/a/logs/b/tail"));
+        assert!(!all.matches("get", "", "/apis/g/v1/namespaces/a/logs/b/c/tail"));
+        assert!(!all.matches("get", "", "/apis/g/v1/namespaces/a/logs/b/tail/more"));
+        assert!(!all.matches("get", "", "/apis/g/v1/namespaces/a/logs/b"));
+        assert!(all.matches("get", "", "/apis/g/v1/bigger/x/y") && all.matches("get", "", "/apis/g/v1/big"));
+        assert!(!all.matches("get", "", "/apis/g/v1/small"));
+        assert!(!LongRunning::default().matches("get", "", ""));
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused() {
+        for wrong in ["watch", "verb:", "subresource: x", "verbs:get"] {
+            assert!(LongRunning::parse(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(LongRunning::parse(" , ").unwrap(), LongRunning::default());
+    }
+}

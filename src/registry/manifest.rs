@@ -1,0 +1,167 @@
+//! The manifests as they are written: only the fields we read, under their Kubernetes names.
+//!
+//! APIServices are read strictly (an unknown field is a mistake that would be silent otherwise); Services
+//! and endpoints have many fields that concern only kube-proxy and are ignored.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
+
+use crate::process::Problem;
+
+/// Reads `value` as `T`, or says at which field path it is not one.
+pub(super) fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { String::new() } else { path };
+        Problem::field(place, field, error.into_inner())
+    })
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Metadata {
+    #[serde(default)]
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) namespace: Option<String>,
+    #[serde(default)]
+    pub(super) labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(super) annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ApiServiceManifest {
+    #[serde(rename = "apiVersion")]
+    _api_version: IgnoredAny,
+    #[serde(rename = "kind")]
+    _kind: IgnoredAny,
+    pub(super) metadata: Metadata,
+    pub(super) spec: ApiServiceSpec,
+    #[serde(rename = "status")]
+    _status: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ApiServiceSpec {
+    #[serde(default)]
+    pub(super) service: Option<ServiceRef>,
+    #[serde(default)]
+    pub(super) group: String,
+    #[serde(default)]
+    pub(super) version: String,
+    #[serde(default)]
+    pub(super) group_priority_minimum: i64,
+    #[serde(default)]
+    pub(super) version_priority: i64,
+    #[serde(default)]
+    pub(super) ca_bundle: Option<String>,
+    #[serde(default, rename = "insecureSkipTLSVerify")]
+    pub(super) insecure_skip_tls_verify: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ServiceRef {
+    #[serde(default)]
+    pub(super) namespace: String,
+    #[serde(default)]
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) port: Option<i64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ServiceManifest {
+    pub(super) metadata: Metadata,
+    #[serde(default)]
+    pub(super) spec: ServiceSpec,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServiceSpec {
+    #[serde(default, rename = "type")]
+    pub(super) kind: Option<String>,
+    #[serde(default, rename = "clusterIP")]
+    pub(super) cluster_ip: Option<String>,
+    #[serde(default, rename = "clusterIPs")]
+    pub(super) cluster_ips: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) ip_families: Option<Vec<String>>,
+    #[serde(default)]
+    pub(super) external_name: Option<String>,
+    #[serde(default)]
+    pub(super) ports: Option<Vec<ServicePortManifest>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct ServicePortManifest {
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    pub(super) protocol: Option<String>,
+    pub(super) port: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct EndpointSliceManifest {
+    pub(super) metadata: Metadata,
+    pub(super) address_type: String,
+    #[serde(default)]
+    pub(super) endpoints: Option<Vec<EndpointManifest>>,
+    #[serde(default)]
+    pub(super) ports: Option<Vec<EndpointPortManifest>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct EndpointManifest {
+    pub(super) addresses: Vec<String>,
+    #[serde(default)]
+    pub(super) conditions: Option<Conditions>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Conditions {
+    #[serde(default)]
+    pub(super) ready: Option<bool>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct EndpointPortManifest {
+    #[serde(default)]
+    pub(super) name: Option<String>,
+    #[serde(default)]
+    pub(super) protocol: Option<String>,
+    #[serde(default)]
+    pub(super) port: Option<i64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct EndpointsManifest {
+    pub(super) metadata: Metadata,
+    #[serde(default)]
+    pub(super) subsets: Option<Vec<SubsetManifest>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SubsetManifest {
+    #[serde(default)]
+    pub(super) addresses: Option<Vec<AddressManifest>>,
+    #[serde(default)]
+    pub(super) not_ready_addresses: Option<Vec<AddressManifest>>,
+    #[serde(default)]
+    pub(super) ports: Option<Vec<EndpointPortManifest>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct AddressManifest {
+    pub(super) ip: String,
+}

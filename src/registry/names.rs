@@ -1,0 +1,61 @@
+//! The shapes of names: RFC 1123 subdomains and labels, RFC 1035 labels, DNS names.
+
+/// A lower-case RFC 1123 subdomain, at most 253 bytes: groups, names of most objects.
+pub(super) fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(|part| is_label_text(part, text.len()))
+}
+
+/// A lower-case RFC 1123 label, at most 63 bytes: namespaces.
+pub(super) fn is_label(text: &str) -> bool {
+    is_label_text(text, 63)
+}
+
+/// A lower-case RFC 1035 label, at most 63 bytes, beginning with a letter: versions, Services.
+pub(super) fn is_letter_label(text: &str) -> bool {
+    is_label_text(text, 63) && text.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// A host name as it may stand in a certificate: a subdomain in either case, without a trailing dot.
+pub(super) fn is_host_name(text: &str) -> bool {
+    is_subdomain(&text.to_ascii_lowercase())
+}
+
+fn is_label_text(text: &str, longest: usize) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = text.as_bytes();
+    !bytes.is_empty()
+        && bytes.len() <= longest
+        && bytes.iter().all(|&b| inner(b) || b == b'-')
+        && inner(bytes[0])
+        && inner(bytes[bytes.len() - 1])
+}
+
+/// What a group or object name must look like, in words.
+pub(super) const SUBDOMAIN: &str = "must be a lower-case RFC 1123 subdomain: letters, digits, '-' and '.', beginning and ending with a letter or digit";
+/// What a namespace must look like, in words.
+pub(super) const LABEL: &str =
+    "must be a lower-case RFC 1123 label: letters, digits and '-', beginning and ending with a letter or digit";
+/// What a version must look like, in words.
+pub(super) const LETTER_LABEL: &str =
+    "must be a lower-case DNS-1035 label: letters, digits and '-', beginning with a letter";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_judged_as_kubernetes_does() {
+        assert!(is_subdomain("wardle.example.com") && is_subdomain("a-b.c1") && is_subdomain("1.2"));
+        assert!(
+            !is_subdomain("")
+                && !is_subdomain("a..b")
+                && !is_subdomain(".a")
+                && !is_subdomain("A")
+                && !is_subdomain("-a")
+        );
+        assert!(!is_subdomain(&"a".repeat(254)) && is_subdomain(&"a".repeat(253)));
+        assert!(is_letter_label("v1alpha1") && !is_letter_label("1v") && !is_letter_label("v1.x"));
+        assert!(is_label("0-a") && !is_label("a-"));
+        assert!(is_host_name("Example.COM") && !is_host_name("a_b"));
+    }
+}

@@ -1,0 +1,300 @@
+//! From an APIService to the addresses behind it. Pure: values in, values out.
+//!
+//! Reasons and messages are those of kube-aggregator (`pkg/controllers/status/remote`), in its order. Where
+//! it can only use a cluster IP, a directory of manifests may also leave the endpoints away or name a
+//! server outside.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use super::api_service::{ApiService, Backend, ServiceReference};
+use super::endpoints::EndpointSlice;
+use super::service::{Service, ServiceType};
+use super::snapshot::Registry;
+
+/// Where requests go, best first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// Never empty, none twice.
+    pub endpoints: Vec<Endpoint>,
+    /// The first so many are to be balanced; the rest are the other address family, for when these fail.
+    pub preferred: usize,
+    /// The name the backend's certificate must have.
+    pub server_name: String,
+    /// Stands before every path of a URL backend; empty otherwise.
+    pub prefix: String,
+}
+
+/// One place a backend can be dialled at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Address, or a name still to be looked up.
+    pub host: Host,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// An address or a name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Host {
+    /// An address.
+    Ip(IpAddr),
+    /// A lower-case DNS name.
+    Name(String),
+}
+
+/// Why there is nowhere to go. The message names objects, never addresses: clients may read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// The reason of the `Available` condition.
+    pub reason: &'static str,
+    /// For a person.
+    pub message: String,
+}
+
+/// What the operator allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Endpoints instead of the cluster IP (`--enable-aggregator-routing`).
+    pub endpoints: bool,
+    /// Whether a Service may stand for a name elsewhere (`--allow-external-name`).
+    pub external_name: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules { endpoints: true, external_name: true }
+    }
+}
+
+/// Where the requests for `api_service` go now. An APIService without Service or URL is [`Unavailable`] with
+/// the reason `Local`: nobody but the server that owns the unclaimed paths can answer.
+pub fn resolve(api_service: &ApiService, registry: &Registry, rules: Rules) -> Result<Resolved, Unavailable> {
+    let overridden = api_service.settings.server_name.clone();
+    match &api_service.backend {
+        Backend::Local => {
+            Err(Unavailable { reason: "Local", message: "Local APIServices have no server of their own".to_owned() })
+        }
+        Backend::Url(url) => Ok(Resolved {
+            server_name: overridden.unwrap_or_else(|| url.host.to_string()),
+            endpoints: vec![Endpoint { host: url.host.clone(), port: url.port }],
+            preferred: 1,
+            prefix: url.prefix.clone(),
+        }),
+        Backend::Service(reference) => {
+            let (endpoints, preferred) = places(reference, registry, rules)?;
+            let server_name = overridden.unwrap_or_else(|| format!("{}.{}.svc", reference.name, reference.namespace));
+            Ok(Resolved { endpoints, preferred, server_name, prefix: String::new() })
+        }
+    }
+}
+
+fn places(
+    reference: &ServiceReference,
+    registry: &Registry,
+    rules: Rules,
+) -> Result<(Vec<Endpoint>, usize), Unavailable> {
+    let ServiceReference { namespace, name, port } = reference;
+    let unavailable = |reason, message| Err(Unavailable { reason, message });
+    let Some(service) = registry.service(namespace, name) else {
+        return unavailable("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
+    };
+    if service.kind == ServiceType::ExternalName {
+        if !rules.external_name {
+            let message = format!("service/{name} in {namespace:?} is an ExternalName, which is not allowed here");
+            return unavailable("ServiceAccessError", message);
+        }
+        let host = Host::name_or_ip(&service.external_name);
+        return Ok((vec![Endpoint { host, port: *port }], 1));
+    }
+    let Some(service_port) = service.port(*port) else {
+        let message = format!("service/{name} in {namespace:?} is not listening on port {port}");
+        return unavailable("ServicePortError", message);
+    };
+    let slices = registry.endpoint_slices_of(namespace, name);
+    let ready = ready(&slices, &service_port.name);
+    if !slices.is_empty() && ready.is_empty() {
+        let port_name = &service_port.name;
+        let message = format!(
+            "endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}"
+        );
+        return unavailable("MissingEndpoints", message);
+    }
+    if rules.endpoints && !ready.is_empty() {
+        return Ok(by_family(service, ready));
+    }
+    if service.headless {
+        let message = format!("cannot route to service/{name} in {namespace:?} with ClusterIP \"None\"");
+        return unavailable("EndpointsNotFound", message);
+    }
+    if service.cluster_ips.is_empty() {
+        let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
+        return unavailable("EndpointsNotFound", message);
+    }
+    let all = service.cluster_ips.iter().map(|ip| Endpoint { host: Host::Ip(*ip), port: *port }).collect();
+    Ok(by_family(service, all))
+}
+
+/// Ready endpoints whose port has this name, each once.
+fn ready<S: AsRef<EndpointSlice>>(slices: &[S], port_name: &str) -> Vec<Endpoint> {
+    let mut found: Vec<Endpoint> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for subset in slices.iter().flat_map(|slice| &slice.as_ref().subsets) {
+        let Some(port) = subset.ports.iter().find(|port| port.name == port_name) else { continue };
+        // As upstream: of an endpoint's addresses only the first is certain to be its own.
+        let addresses = subset.endpoints.iter().filter(|one| one.ready).filter_map(|one| one.addresses.first());
+        for address in addresses {
+            let endpoint = Endpoint { host: Host::Ip(*address), port: port.port };
+            if seen.insert(endpoint.clone()) {
+                found.push(endpoint);
+            }
+        }
+    }
+    found
+}
+
+/// The Service's first family first, and how many there are of it (all, when there is no other).
+fn by_family(service: &Service, endpoints: Vec<Endpoint>) -> (Vec<Endpoint>, usize) {
+    let ipv6 = service.prefers_ipv6.unwrap_or(false);
+    let (mut first, mut other): (Vec<_>, Vec<_>) =
+        endpoints.into_iter().partition(|one| matches!(one.host, Host::Ip(ip) if ip.is_ipv6() == ipv6));
+    if first.is_empty() {
+        std::mem::swap(&mut first, &mut other);
+    }
+    let preferred = first.len();
+    first.append(&mut other);
+    (first, preferred)
+}
+
+impl Host {
+    fn name_or_ip(text: &str) -> Host {
+        text.parse().map_or_else(|_| Host::Name(text.to_ascii_lowercase()), Host::Ip)
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Ip(ip) => ip.fmt(f),
+            Host::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Ip(ip) => SocketAddr::new(*ip, self.port).fmt(f),
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::snapshot::tests::registry;
+
+    const API: &str = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.g.io}\nspec: {group: g.io, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {name: api, namespace: n, port: 443}}\n---\n";
+
+    fn go(rest: &str, rules: Rules) -> Result<Resolved, Unavailable> {
+        let registry = registry(&format!("{API}{rest}"));
+        resolve(&registry.api_services[0], &registry, rules)
+    }
+
+    fn service(spec: &str) -> String {
+        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: api, namespace: n}}\nspec: {{{spec}}}\n---\n")
+    }
+
+    fn slice(name: &str, family: &str, rest: &str) -> String {
+        format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}, namespace: n, labels: {{kubernetes.io/service-name: api}}}}\naddressType: {family}\n{rest}---\n"
+        )
+    }
+
+    fn reason(result: Result<Resolved, Unavailable>) -> (&'static str, String) {
+        let unavailable = result.unwrap_err();
+        (unavailable.reason, unavailable.message)
+    }
+
+    fn addresses(result: Result<Resolved, Unavailable>) -> Vec<String> {
+        result.unwrap().endpoints.iter().map(ToString::to_string).collect()
+    }
+
+    const PORT: &str = "clusterIP: 10.0.0.1, ports: [{name: https, port: 443}]";
+
+    #[test]
+    fn reasons_in_upstreams_order_and_words() {
+        let rules = Rules::default();
+        assert_eq!(reason(go("", rules)), ("ServiceNotFound", "service/api in \"n\" is not present".into()));
+        assert_eq!(
+            reason(go(&service("clusterIP: 10.0.0.1, ports: [{port: 80}]"), rules)),
+            ("ServicePortError", "service/api in \"n\" is not listening on port 443".into())
+        );
+        assert_eq!(
+            reason(go(&service("ports: [{port: 443}]"), rules)),
+            ("EndpointsNotFound", "cannot find endpointslices for service/api in \"n\"".into())
+        );
+        let none = slice("a", "IPv4", "ports: [{name: other, port: 1}]\nendpoints: [{addresses: [10.1.0.1]}]\n");
+        assert_eq!(
+            reason(go(&(service(PORT) + &none), rules)),
+            (
+                "MissingEndpoints",
+                "endpointslices for service/api in \"n\" have no addresses with port name \"https\"".into()
+            )
+        );
+        assert_eq!(reason(go(&service("clusterIP: None, ports: [{port: 443}]"), rules)).0, "EndpointsNotFound");
+        let external = service("type: ExternalName, externalName: Api.Example.com");
+        assert_eq!(reason(go(&external, Rules { external_name: false, ..rules })).0, "ServiceAccessError");
+    }
+
+    #[test]
+    fn without_slices_the_cluster_ip_and_for_an_external_name_the_name() {
+        let resolved = go(&service(PORT), Rules::default()).unwrap();
+        assert_eq!(resolved.server_name, "api.n.svc");
+        assert_eq!(resolved.endpoints[0].to_string(), "10.0.0.1:443");
+        let external = service("type: ExternalName, externalName: Api.Example.com");
+        assert_eq!(addresses(go(&external, Rules::default())), ["api.example.com:443"]);
+    }
+
+    #[test]
+    fn ready_endpoints_by_port_name_primary_family_first() {
+        let both = "clusterIP: 10.0.0.1, ipFamilies: [IPv6, IPv4], ports: [{name: https, port: 443}]";
+        let ports = "ports: [{name: metrics, port: 9}, {name: https, port: 8443}]\n";
+        let four = slice(
+            "a",
+            "IPv4",
+            &format!(
+                "{ports}endpoints: [{{addresses: [10.1.0.1]}}, {{addresses: [10.1.0.2], conditions: {{ready: false}}}}]\n"
+            ),
+        );
+        let six = slice(
+            "b",
+            "IPv6",
+            &format!("{ports}endpoints: [{{addresses: ['fd00::1']}}, {{addresses: ['fd00::1']}}]\n"),
+        );
+        let resolved = go(&(service(both) + &four + &six), Rules::default());
+        assert_eq!(resolved.as_ref().unwrap().preferred, 1);
+        assert_eq!(addresses(resolved), ["[fd00::1]:8443", "10.1.0.1:8443"]);
+        // Only the other family is ready: all of it is to be balanced.
+        let resolved = go(&(service(both) + &four), Rules::default()).unwrap();
+        assert_eq!((resolved.preferred, resolved.endpoints.len()), (1, 1));
+        // Cluster IPs when the operator wants them, as long as anything is ready behind them.
+        let cluster = Rules { endpoints: false, external_name: true };
+        assert_eq!(addresses(go(&(service(both) + &four), cluster)), ["10.0.0.1:443"]);
+    }
+
+    #[test]
+    fn legacy_endpoints_count_only_without_slices() {
+        let legacy = "apiVersion: v1\nkind: Endpoints\nmetadata: {name: api, namespace: n}\nsubsets: [{addresses: [{ip: 10.9.0.1}], ports: [{name: https, port: 1}]}]\n---\n";
+        assert_eq!(addresses(go(&(service(PORT) + legacy), Rules::default())), ["10.9.0.1:1"]);
+        let four = slice("a", "IPv4", "ports: [{name: https, port: 2}]\nendpoints: [{addresses: [10.1.0.1]}]\n");
+        assert_eq!(addresses(go(&(service(PORT) + legacy + &four), Rules::default())), ["10.1.0.1:2"]);
+    }
+}

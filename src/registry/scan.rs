@@ -1,0 +1,213 @@
+//! The directory as it is now: which files there are and what stands in them.
+
+use std::collections::HashSet;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::process::Problem;
+
+/// The manifests of a directory, in the order of their paths.
+pub(super) struct Scan {
+    pub(super) files: Vec<ManifestFile>,
+}
+
+/// One manifest, or what hindered reading it. The path of a broken one may be a whole directory's.
+pub(super) struct ManifestFile {
+    pub(super) path: PathBuf,
+    pub(super) text: Result<String, Problem>,
+    pub(super) modified: SystemTime,
+}
+
+/// What tells one state of the directory from another without reading the files.
+#[derive(PartialEq, Eq)]
+pub(super) struct Fingerprint(Vec<(PathBuf, Option<[i64; 5]>)>);
+
+/// A bigger manifest is a mistake; an API server takes no object above 3 MiB.
+const LARGEST: u64 = 16 << 20;
+/// More files than this are not a registry.
+const MOST: usize = 20_000;
+const DEEPEST: usize = 16;
+
+impl Scan {
+    /// Reads all manifests below `dir`.
+    pub(super) fn of(dir: &Path) -> Scan {
+        let mut files = Vec::new();
+        for entry in walk(dir) {
+            let file = match entry.found {
+                Ok(found) if is_manifest(&entry.path) => {
+                    let text = read(&entry.path, &found);
+                    ManifestFile {
+                        text,
+                        modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                        path: entry.path,
+                    }
+                }
+                Ok(_) => continue,
+                Err(message) => {
+                    let problem = Problem::new(entry.path.display(), message);
+                    ManifestFile { path: entry.path, text: Err(problem), modified: SystemTime::UNIX_EPOCH }
+                }
+            };
+            files.push(file);
+        }
+        Scan { files }
+    }
+
+    /// The state of the directory; also of the files beside the manifests, which annotations may name.
+    pub(super) fn fingerprint(dir: &Path) -> Fingerprint {
+        let marks = walk(dir).into_iter().map(|entry| {
+            let mark = entry.found.ok().map(|found| {
+                [found.ino() as i64, found.size() as i64, found.mtime(), found.mtime_nsec(), found.ctime_nsec()]
+            });
+            (entry.path, mark)
+        });
+        Fingerprint(marks.collect())
+    }
+
+    #[cfg(test)]
+    pub(super) fn fixed(files: &[(&str, &str)]) -> Scan {
+        let file = |(path, text): &(&str, &str)| ManifestFile {
+            path: PathBuf::from(path),
+            text: Ok((*text).to_owned()),
+            modified: SystemTime::UNIX_EPOCH,
+        };
+        Scan { files: files.iter().map(file).collect() }
+    }
+}
+
+struct Entry {
+    path: PathBuf,
+    found: Result<Metadata, String>,
+}
+
+fn walk(dir: &Path) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    descend(dir, 0, &mut HashSet::new(), &mut entries);
+    entries
+}
+
+fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &mut Vec<Entry>) {
+    let listed = fs::metadata(dir).and_then(|found| Ok((found, fs::read_dir(dir)?)));
+    let (found, listed) = match listed {
+        Ok(listed) => listed,
+        Err(error) => {
+            entries.push(Entry { path: dir.to_owned(), found: Err(format!("cannot be read: {error}")) });
+            return;
+        }
+    };
+    // A symlink may lead back up.
+    if depth > DEEPEST || !seen.insert((found.dev(), found.ino())) {
+        return;
+    }
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for one in listed {
+        match one {
+            // Hidden entries are not ours: `..data` and its like in a mounted ConfigMap (whose visible
+            // names are symlinks into it), editors' swap and lock files.
+            Ok(one) if one.file_name().as_encoded_bytes().starts_with(b".") => {}
+            Ok(one) => paths.push(one.path()),
+            Err(error) => {
+                entries.push(Entry { path: dir.to_owned(), found: Err(format!("cannot be read: {error}")) });
+            }
+        }
+    }
+    paths.sort();
+    for path in paths {
+        if entries.len() >= MOST {
+            let found = Err(format!("more than {MOST} files below it: this is no registry directory"));
+            entries.push(Entry { path: dir.to_owned(), found });
+            return;
+        }
+        match fs::metadata(&path) {
+            Ok(found) if found.is_dir() => descend(&path, depth + 1, seen, entries),
+            Ok(found) if found.is_file() => entries.push(Entry { path, found: Ok(found) }),
+            Ok(_) => {}
+            // Gone between listing and looking is gone; a manifest that leads nowhere is a mistake.
+            Err(_) if !is_manifest(&path) || path.symlink_metadata().is_err() => {}
+            Err(error) => entries.push(Entry { path, found: Err(format!("cannot be read: {error}")) }),
+        }
+    }
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|suffix| suffix == "yaml" || suffix == "yml" || suffix == "json")
+}
+
+fn read(path: &Path, found: &Metadata) -> Result<String, Problem> {
+    if found.len() > LARGEST {
+        return Err(Problem::new(path.display(), format_args!("larger than {} MiB", LARGEST >> 20)));
+    }
+    let bytes =
+        fs::read(path).map_err(|error| Problem::new(path.display(), format_args!("cannot be read: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        Problem::new(path.display(), format_args!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
+    })?;
+    // A byte order mark is no part of the text.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let files = Scan::of(dir).files;
+        files.iter().map(|file| file.path.strip_prefix(dir).unwrap().display().to_string()).collect()
+    }
+
+    #[test]
+    fn manifests_at_any_depth_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("b/c")).unwrap();
+        fs::create_dir(dir.path().join(".git")).unwrap();
+        for name in [
+            "a.yaml",
+            "b/c/d.json",
+            "b/x.yml",
+            ".hidden.yaml",
+            "a.yaml~",
+            "#a.yaml#",
+            ".a.yaml.swp",
+            "README.md",
+            ".git/x.yaml",
+        ] {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("b/loop")).unwrap();
+        assert_eq!(names(dir.path()), ["a.yaml", "b/c/d.json", "b/x.yml"]);
+    }
+
+    #[test]
+    fn a_mounted_config_map_is_its_visible_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, dir.path().join(name)).unwrap();
+        fs::create_dir(dir.path().join("..1")).unwrap();
+        fs::write(dir.path().join("..1/a.yaml"), "one").unwrap();
+        link("..1", "..data");
+        link("..data/a.yaml", "a.yaml");
+        assert_eq!(names(dir.path()), ["a.yaml"]);
+        let before = Scan::fingerprint(dir.path());
+        assert!(before == Scan::fingerprint(dir.path()));
+        fs::create_dir(dir.path().join("..2")).unwrap();
+        fs::write(dir.path().join("..2/a.yaml"), "two").unwrap();
+        link("..2", "..data_tmp");
+        fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
+        assert!(before != Scan::fingerprint(dir.path()));
+        assert_eq!(Scan::of(dir.path()).files[0].text, Ok("two".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.yaml"), b"x: \xff").unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("b.yaml")).unwrap();
+        let problems: Vec<String> =
+            Scan::of(dir.path()).files.into_iter().map(|file| file.text.unwrap_err().message).collect();
+        assert_eq!(problems[0], "not UTF-8 after byte 3");
+        assert!(problems[1].starts_with("cannot be read: "), "{problems:?}");
+        let missing = Scan::of(&dir.path().join("missing")).files;
+        assert!(missing[0].text.as_ref().unwrap_err().message.starts_with("cannot be read: "));
+    }
+}

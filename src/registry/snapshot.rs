@@ -1,0 +1,204 @@
+//! The snapshot: what exists, judged and sorted.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::api_service::{ApiService, Backend};
+use super::endpoints::EndpointSlice;
+use super::last_good::LastGood;
+use super::scan::Scan;
+use super::service::{Service, ServiceType};
+use crate::process::{Problem, Problems};
+
+/// Where the registry is, and what it may say.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `--registry-dir`.
+    pub dir: PathBuf,
+    /// `--allow-url-backends`.
+    pub allow_url_backends: bool,
+    /// `--request-timeout`, for an APIService that does not say.
+    pub default_request_timeout: Duration,
+    /// Half of `--max-requests-inflight`, for an APIService that does not say; 0 for no limit.
+    pub default_max_inflight: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            dir: PathBuf::new(),
+            allow_url_backends: false,
+            default_request_timeout: Duration::from_secs(60),
+            default_max_inflight: 200,
+        }
+    }
+}
+
+/// Reads the directory once. The error has every mistake in it.
+pub fn load(settings: &Settings) -> Result<Registry, Problems> {
+    let mut registry = LastGood::new(settings.clone()).update(Scan::of(&settings.dir));
+    std::mem::take(&mut registry.problems).or(registry)
+}
+
+/// What exists. Objects that did not change are the same `Arc` in the next snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    /// In the order of discovery: groups by their highest `groupPriorityMinimum`, versions by
+    /// `versionPriority`, then as Kubernetes orders versions.
+    pub api_services: Vec<Arc<ApiService>>,
+    /// Counts the snapshots that differed from the one before.
+    pub version: u64,
+    /// What is wrong now: the objects meant are as they last were when they were right.
+    pub problems: Problems,
+    /// What is allowed but deserves a second look.
+    pub warnings: Vec<Problem>,
+    services: BTreeMap<(String, String), Arc<Service>>,
+    endpoint_slices: BTreeMap<(String, String), Vec<Arc<EndpointSlice>>>,
+}
+
+impl Registry {
+    /// The APIService of this name.
+    pub fn api_service(&self, name: &str) -> Option<&Arc<ApiService>> {
+        self.api_services.iter().find(|one| one.name == name)
+    }
+
+    /// The Service of this namespace and name.
+    pub fn service(&self, namespace: &str, name: &str) -> Option<&Arc<Service>> {
+        self.services.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// The EndpointSlices of a Service; its Endpoints only if there is no slice.
+    pub fn endpoint_slices_of(&self, namespace: &str, service: &str) -> Vec<Arc<EndpointSlice>> {
+        let all = self.endpoint_slices.get(&(namespace.to_owned(), service.to_owned()));
+        let all = all.map(Vec::as_slice).unwrap_or_default();
+        let modern = all.iter().any(|slice| !slice.legacy);
+        all.iter().filter(|slice| slice.legacy != modern).cloned().collect()
+    }
+
+    /// Sorts what was found and looks for what deserves a second look.
+    pub(super) fn of(
+        mut api_services: Vec<(String, Arc<ApiService>)>,
+        services: impl IntoIterator<Item = Arc<Service>>,
+        endpoint_slices: impl IntoIterator<Item = Arc<EndpointSlice>>,
+    ) -> Registry {
+        let mut registry = Registry::default();
+        for one in services {
+            registry.services.insert((one.namespace.clone(), one.name.clone()), one);
+        }
+        for one in endpoint_slices {
+            let service = (one.namespace.clone(), one.service.clone());
+            registry.endpoint_slices.entry(service).or_default().push(one);
+        }
+        for (place, one) in &api_services {
+            registry.warn(place, one);
+        }
+        sort(&mut api_services);
+        registry.api_services = api_services.into_iter().map(|(_, one)| one).collect();
+        registry
+    }
+
+    fn warn(&mut self, place: &str, one: &ApiService) {
+        let mut external = false;
+        if let Backend::Service(reference) = &one.backend {
+            let (name, namespace) = (&reference.name, &reference.namespace);
+            match self.service(namespace, name) {
+                None => {
+                    let message =
+                        format!("service/{name} in {namespace:?} is not in the directory: unavailable until it is");
+                    self.warnings.push(Problem::field(place, "spec.service", message));
+                }
+                Some(service) => external = service.kind == ServiceType::ExternalName,
+            }
+        }
+        if one.insecure_skip_tls_verify {
+            let message = if external {
+                "an ExternalName without verification: whoever answers to that name receives the requests"
+            } else {
+                "the backend's certificate is not verified: whoever can answer in its place can read and forge"
+            };
+            self.warnings.push(Problem::field(place, "spec.insecureSkipTLSVerify", message));
+        } else if one.ca_bundle.is_none() && matches!(one.backend, Backend::Service(_)) {
+            let message = "none given: any authority that this machine trusts may vouch for the backend";
+            self.warnings.push(Problem::field(place, "spec.caBundle", message));
+        }
+    }
+}
+
+/// Groups by their highest priority, of equals the one with the first name; inside a group versions by
+/// priority, of equals the one Kubernetes prefers (`apiregistration/v1/helper`, `SortedByGroupAndVersion`).
+fn sort(all: &mut [(String, Arc<ApiService>)]) {
+    let mut groups: BTreeMap<String, (i32, String)> = BTreeMap::new();
+    for (_, one) in all.iter() {
+        let mine = (-one.group_priority_minimum, one.name.clone());
+        let best = groups.entry(one.group.clone()).or_insert_with(|| mine.clone());
+        if mine < *best {
+            *best = mine;
+        }
+    }
+    all.sort_by(|(_, a), (_, b)| {
+        groups[&a.group]
+            .cmp(&groups[&b.group])
+            .then_with(|| b.version_priority.cmp(&a.version_priority))
+            .then_with(|| super::version::compare_kube_aware(&a.version, &b.version).reverse())
+    });
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A registry of these documents, which must be right; for the tests of other modules too.
+    pub(crate) fn registry(text: &str) -> Registry {
+        registry_with(text, Settings { allow_url_backends: true, ..Settings::default() })
+    }
+
+    pub(crate) fn registry_with(text: &str, settings: Settings) -> Registry {
+        let registry = LastGood::new(settings).update(Scan::fixed(&[("registry.yaml", text)]));
+        assert_eq!(registry.problems.to_string(), "");
+        registry
+    }
+
+    pub(crate) fn api_service(name: &str, rest: &str) -> String {
+        let (version, group) = name.split_once('.').unwrap();
+        format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: {name}}}\nspec: {{group: {group:?}, version: {version}, {rest}}}\n---\n"
+        )
+    }
+
+    #[test]
+    fn groups_and_versions_are_in_the_order_of_discovery() {
+        let text: String = [
+            ("v1.b.io", 10, 1),
+            ("v1alpha1.a.io", 10, 1),
+            ("v2.a.io", 5, 1),
+            ("v10.a.io", 5, 1),
+            ("v1.a.io", 5, 9),
+            ("v1.z.io", 20, 1),
+        ]
+        .iter()
+        .map(|(name, group, version)| {
+            api_service(name, &format!("groupPriorityMinimum: {group}, versionPriority: {version}"))
+        })
+        .collect();
+        let names: Vec<String> = registry(&text).api_services.iter().map(|one| one.name.clone()).collect();
+        assert_eq!(names, ["v1.z.io", "v1.b.io", "v1.a.io", "v10.a.io", "v2.a.io", "v1alpha1.a.io"]);
+    }
+
+    #[test]
+    fn what_is_allowed_but_risky_is_a_warning() {
+        let priorities = "groupPriorityMinimum: 1, versionPriority: 1";
+        let text = api_service("v1.a.io", &format!("{priorities}, service: {{name: a, namespace: n}}"))
+            + &api_service(
+                "v1.b.io",
+                &format!("{priorities}, insecureSkipTLSVerify: true, service: {{name: b, namespace: n}}"),
+            )
+            + "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: n}\nspec: {type: ExternalName, externalName: x.y}\n";
+        let warnings: Vec<String> = registry(&text).warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warnings.len(), 3, "{warnings:#?}");
+        assert!(warnings[0].contains("service/a in \"n\" is not in the directory"));
+        assert!(warnings[1].contains("spec.caBundle: none given"));
+        assert!(warnings[2].contains("an ExternalName without verification"));
+    }
+}
