@@ -1,0 +1,303 @@
+//! The configuration file: the flags of a role under their camelCase names, in YAML.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::Spanned;
+
+use super::flag::{Flag, Group, Kind};
+use super::value;
+use super::written::{Given, Origin, flags};
+use crate::process::{Problem, Problems};
+
+/// The only version there is.
+pub const API_VERSION: &str = "narthex.dev/v1alpha1";
+
+/// Reads `text`, the content of the file at `path`; what is wrong is added to `problems`, what is right
+/// is returned.
+pub(super) fn read(
+    path: &str,
+    text: &str,
+    kind: &str,
+    groups: &[&'static Group],
+    later: &'static [Flag],
+    problems: &mut Problems,
+) -> Vec<(&'static Flag, Given)> {
+    let document = match serde_saphyr::from_str::<Document>(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let place = match error.location() {
+                Some(location) => format!("{path} line {}", location.line()),
+                None => path.to_owned(),
+            };
+            problems.0.push(Problem::new(place, format_args!("not a YAML mapping of flags: {}", first_line(&error))));
+            return Vec::new();
+        }
+    };
+
+    let mut found = Vec::new();
+    let mut header = [("apiVersion", API_VERSION, false), ("kind", kind, false)];
+    for Entry { name, line, value } in document.0 {
+        let place = format!("{path} line {line}");
+        if let Some((_, expected, seen)) = header.iter_mut().find(|(field, ..)| *field == name) {
+            *seen = true;
+            match value {
+                Value::One(value) if value == *expected => {}
+                value => problems.0.push(Problem::field(
+                    &place,
+                    name,
+                    format_args!("{value} is not known here; use {expected}"),
+                )),
+            }
+            continue;
+        }
+        let Some(flag) = flags(groups, later).find(|flag| flag.field() == name && flag.name != "config") else {
+            problems.0.push(Problem::field(&place, &name, unknown(&name, groups)));
+            continue;
+        };
+        let values = match (flag.kind, value) {
+            (_, Value::Null) => continue,
+            (Kind::List(_), Value::One(value)) => value::list(&value),
+            (_, Value::One(value)) => vec![value],
+            (Kind::List(_) | Kind::Repeated(_), Value::Many(values)) => values,
+            (_, value) => {
+                let message = format_args!("{value} does not fit; {} is needed", needed(flag.kind));
+                problems.0.push(Problem::field(&place, &name, message));
+                continue;
+            }
+        };
+        found.push((flag, Given { values, origin: Origin::File { place, field: name } }));
+    }
+    for (field, expected, seen) in header {
+        if !seen {
+            problems.0.push(Problem::field(path, field, format_args!("missing; use {expected}")));
+        }
+    }
+    found
+}
+
+fn unknown(name: &str, groups: &[&'static Group]) -> String {
+    let likest = flags(groups, &[])
+        .filter(|flag| flag.name != "config")
+        .map(|flag| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &flag.field().to_ascii_lowercase()), flag))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b));
+    match likest {
+        Some((_, flag)) => format!("unknown field; did you mean {}?", flag.field()),
+        None => "unknown field; the fields are the flags of the command line in camelCase".to_owned(),
+    }
+}
+
+fn needed(kind: Kind) -> &'static str {
+    match kind {
+        Kind::List(_) | Kind::Repeated(_) => "a list of texts",
+        Kind::Switch => "true or false",
+        Kind::Count | Kind::Fraction => "a number",
+        Kind::Duration => "a duration such as 90s",
+        Kind::Text(_) | Kind::File | Kind::Directory | Kind::Choice(_) => "one text",
+    }
+}
+
+/// serde-saphyr draws the place below the message; the place is said elsewhere.
+fn first_line(error: &serde_saphyr::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// The fields of the file in their order. The reader itself refuses a field that stands there twice.
+struct Document(Vec<Entry>);
+
+struct Entry {
+    name: String,
+    line: u64,
+    value: Value,
+}
+
+/// A value as text, whatever YAML took it for: `6443`, `true` and `1m` are all words of the command line.
+enum Value {
+    Null,
+    One(String),
+    Many(Vec<String>),
+    Map,
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Null => f.write_str("nothing"),
+            Value::One(value) => write!(f, "{value:?}"),
+            Value::Many(_) => f.write_str("a list"),
+            Value::Map => f.write_str("a mapping"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Document, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Document;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(name) = map.next_key::<Spanned<String>>()? {
+                    let line = name.referenced.line();
+                    entries.push(Entry { name: name.value, line, value: map.next_value()? });
+                }
+                Ok(Document(entries))
+            }
+        }
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        struct AnyValue;
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Value;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_none<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+                deserializer.deserialize_any(self)
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+                Ok(Value::One(value.to_string()))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+                Ok(Value::One(value.to_string()))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+                Ok(Value::One(value.to_string()))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+                Ok(Value::One(value.to_string()))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+                Ok(Value::One(value.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+                let mut values = Vec::new();
+                while let Some(value) = list.next_element::<Value>()? {
+                    match value {
+                        Value::One(value) => values.push(value),
+                        Value::Null => values.push(String::new()),
+                        Value::Many(_) | Value::Map => {
+                            return Err(serde::de::Error::custom("a list of texts holds a list or a mapping"));
+                        }
+                    }
+                }
+                Ok(Value::Many(values))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+                while map.next_entry::<serde::de::IgnoredAny, serde::de::IgnoredAny>()?.is_some() {}
+                Ok(Value::Map)
+            }
+        }
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::gateway::flags::{GATEWAY, LATER};
+
+    fn read_gateway(text: &str) -> (Vec<(&'static str, Vec<String>)>, String) {
+        let mut problems = Problems::default();
+        let found = read("n.yaml", text, "GatewayConfiguration", GATEWAY, LATER, &mut problems);
+        (found.into_iter().map(|(flag, given)| (flag.name, given.values)).collect(), problems.to_string())
+    }
+
+    const HEAD: &str = "apiVersion: narthex.dev/v1alpha1\nkind: GatewayConfiguration\n";
+
+    #[test]
+    fn reads_every_kind_of_value() {
+        let (found, problems) = read_gateway(&format!(
+            "{HEAD}securePort: 7443\nanonymousAuth: true\nidleTimeout: 2m\ngoawayChance: 0.01\n\
+             requestheaderAllowedNames: [front, back]\nauthorizationMode: AlwaysAllow\nclientCaFile:\n\
+             tlsSniCertKey: ['a.crt,a.key:x.example']\n"
+        ));
+        assert_eq!(problems, "");
+        let text = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            found,
+            [
+                ("secure-port", text(&["7443"])),
+                ("anonymous-auth", text(&["true"])),
+                ("idle-timeout", text(&["2m"])),
+                ("goaway-chance", text(&["0.01"])),
+                ("requestheader-allowed-names", text(&["front", "back"])),
+                ("authorization-mode", text(&["AlwaysAllow"])),
+                ("tls-sni-cert-key", text(&["a.crt,a.key:x.example"])),
+            ]
+        );
+    }
+
+    #[test]
+    fn says_what_is_wrong_and_where() {
+        let cases = [
+            ("securePrt: 1\n", "n.yaml line 3: securePrt: unknown field; did you mean securePort?"),
+            ("clientCAFile: x\n", "n.yaml line 3: clientCAFile: unknown field; did you mean clientCaFile?"),
+            (
+                "zzz: 1\n",
+                "n.yaml line 3: zzz: unknown field; the fields are the flags of the command line in camelCase",
+            ),
+            (
+                "config: x\n",
+                "n.yaml line 3: config: unknown field; the fields are the flags of the command line in camelCase",
+            ),
+            ("securePort: [1]\n", "n.yaml line 3: securePort: a list does not fit; a number is needed"),
+            (
+                "anonymousAuth: {a: 1}\n",
+                "n.yaml line 3: anonymousAuth: a mapping does not fit; true or false is needed",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(read_gateway(&format!("{HEAD}{text}")).1, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_at_once() {
+        let (found, problems) = read_gateway("kind: SidecarConfiguration\n\nsecurePort: 1\nbindAdress: 1.2.3.4\n");
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            problems,
+            "n.yaml line 1: kind: \"SidecarConfiguration\" is not known here; use GatewayConfiguration\n\
+             n.yaml line 4: bindAdress: unknown field; did you mean bindAddress?\n\
+             n.yaml: apiVersion: missing; use narthex.dev/v1alpha1"
+        );
+    }
+
+    #[test]
+    fn what_is_no_mapping_is_refused_with_its_line() {
+        for text in ["- a\n", "\n\nsecurePort: 1\nsecurePort: 2\n", "a: [\n", "hello", "a: [[1]]\n"] {
+            let (found, problems) = read_gateway(text);
+            assert!(found.is_empty(), "{text}");
+            assert!(problems.starts_with("n.yaml"), "{text}: {problems}");
+            assert!(!problems.contains('\n') || problems.contains("missing"), "{text}: {problems}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One flag, described once: its name, what kind of value it takes, its default, and what it is for.
+//!
+//! The command line, the environment, the configuration file, the help text and the completions are
+//! all made from these descriptions, so that they cannot disagree.
+
+use clap::builder::{Arg, ValueHint};
+use clap::{ArgAction, Command};
+
+/// A flag that a role understands.
+#[derive(Debug)]
+pub struct Flag {
+    /// The name without dashes, as kube-apiserver or our interface page calls it.
+    pub name: &'static str,
+    /// What its value looks like.
+    pub kind: Kind,
+    /// The value when nobody says otherwise, written as on the command line; empty for none.
+    pub default: &'static str,
+    /// One or two sentences for the help text.
+    pub help: &'static str,
+}
+
+/// Flags that belong together, under one heading of the help text.
+#[derive(Debug)]
+pub struct Group {
+    /// The heading.
+    pub heading: &'static str,
+    /// The flags, in the order they are shown.
+    pub flags: &'static [Flag],
+}
+
+/// What the value of a flag looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text; the word stands for it in the help.
+    Text(&'static str),
+    /// Path of a file that is read.
+    File,
+    /// Path of a directory.
+    Directory,
+    /// `true` or `false`; the bare flag means `true`.
+    Switch,
+    /// A whole number.
+    Count,
+    /// A number with a fraction.
+    Fraction,
+    /// A duration as Go writes it: `90s`, `1m30s`, `1h`.
+    Duration,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Several values, separated by commas or by giving the flag again.
+    List(&'static str),
+    /// Several values, each by giving the flag again; commas belong to the value.
+    Repeated(&'static str),
+}
+
+impl Flag {
+    /// Describes a flag.
+    pub const fn new(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+        Flag { name, kind, default, help }
+    }
+
+    /// Its name in the configuration file: `secure-port` is `securePort` there.
+    pub fn field(&self) -> String {
+        let mut field = String::with_capacity(self.name.len());
+        let mut after_dash = false;
+        for letter in self.name.chars() {
+            match letter {
+                '-' => after_dash = true,
+                letter if after_dash => {
+                    field.push(letter.to_ascii_uppercase());
+                    after_dash = false;
+                }
+                letter => field.push(letter),
+            }
+        }
+        field
+    }
+
+    /// Its environment variable: `secure-port` is `NARTHEX_SECURE_PORT`.
+    pub fn variable(&self) -> String {
+        format!("NARTHEX_{}", self.name.replace('-', "_").to_ascii_uppercase())
+    }
+
+    fn argument(&self, heading: &'static str) -> Arg {
+        let mut help = self.help.to_owned();
+        if !self.default.is_empty() && self.kind != Kind::Switch {
+            help.push_str(&format!(" (default {})", self.default));
+        } else if self.default == "true" {
+            help.push_str(" (default true)");
+        }
+        let argument = Arg::new(self.name).long(self.name).help(help).help_heading(heading);
+        // klog's short form, which everyone's fingers know.
+        let argument = if self.name == "v" { argument.short('v') } else { argument };
+        match self.kind {
+            Kind::Text(word) => single(argument, self.name).value_name(word),
+            Kind::File => single(argument, self.name).value_name("FILE").value_hint(ValueHint::FilePath),
+            Kind::Directory => single(argument, self.name).value_name("DIR").value_hint(ValueHint::DirPath),
+            Kind::Switch => single(argument, self.name)
+                .value_name("true|false")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true"),
+            Kind::Count | Kind::Fraction => {
+                single(argument, self.name).value_name("NUMBER").allow_negative_numbers(true)
+            }
+            Kind::Duration => single(argument, self.name).value_name("DURATION").allow_hyphen_values(true),
+            Kind::Choice(words) => single(argument, self.name).value_name(words.join("|")),
+            Kind::List(word) => argument.action(ArgAction::Append).value_name(format!("{word},…")),
+            Kind::Repeated(word) => argument.action(ArgAction::Append).value_name(word),
+        }
+    }
+}
+
+/// A flag with one value; given again, the last one counts, as with kubectl.
+fn single(argument: Arg, name: &'static str) -> Arg {
+    argument.action(ArgAction::Set).overrides_with(name)
+}
+
+/// Adds the flags of `groups` to a command; those of `later` are understood but not shown.
+pub(super) fn augment(mut command: Command, groups: &[&'static Group], later: &'static [Flag]) -> Command {
+    for group in groups {
+        for flag in group.flags {
+            command = command.arg(flag.argument(group.heading));
+        }
+    }
+    for flag in later {
+        command = command.arg(flag.argument("Later").hide(true));
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_three_spellings() {
+        let flag = Flag::new("http2-max-streams-per-connection", Kind::Count, "0", "");
+        assert_eq!(flag.field(), "http2MaxStreamsPerConnection");
+        assert_eq!(flag.variable(), "NARTHEX_HTTP2_MAX_STREAMS_PER_CONNECTION");
+    }
+}

@@ -1,0 +1,379 @@
+//! The gateway's flags, group by group. Names, meanings and defaults are kube-apiserver's where it has
+//! such a flag; see each help text for ours.
+
+use crate::config::flag::{Flag, Group, Kind};
+
+/// Where the values of a whole role may also be written.
+pub static CONFIGURATION: Group = Group {
+    heading: "Configuration",
+    flags: &[
+        Flag::new(
+            "config",
+            Kind::File,
+            "",
+            "YAML file (apiVersion narthex.dev/v1alpha1, kind GatewayConfiguration) that holds these flags by their names in camelCase. The command line comes first, then the environment, then this file",
+        ),
+        DATA_DIR,
+    ],
+};
+
+/// What we make ourselves, also for the quickstart.
+pub static FILES: Group = Group { heading: "Configuration", flags: &[DATA_DIR] };
+
+const DATA_DIR: Flag = Flag::new(
+    "data-dir",
+    Kind::Directory,
+    "",
+    "Where certificates that we make, last good documents and admin.kubeconfig are kept (default $XDG_STATE_HOME/narthex, else ~/.local/state/narthex)",
+);
+
+const SECURE_PORT: Flag =
+    Flag::new("secure-port", Kind::Count, "6443", "Port to serve HTTPS on; 0 takes a free one and says which");
+
+/// How clients reach us, and the limits they meet.
+pub static SERVING: Group = Group {
+    heading: "Serving",
+    flags: &[
+        Flag::new(
+            "bind-address",
+            Kind::Text("IP"),
+            "",
+            "Address to listen on (default 127.0.0.1 when the serving certificate is self-made, else 0.0.0.0)",
+        ),
+        SECURE_PORT,
+        Flag::new(
+            "tls-cert-file",
+            Kind::File,
+            "",
+            "Serving certificate, followed by its intermediates, in PEM; self-made when not given",
+        ),
+        Flag::new("tls-private-key-file", Kind::File, "", "Private key of --tls-cert-file"),
+        Flag::new(
+            "tls-sni-cert-key",
+            Kind::Repeated("CERT,KEY[:NAME,…]"),
+            "",
+            "A further certificate and key, chosen by the server name a client asks for; without names, those in the certificate. May be given again",
+        ),
+        Flag::new(
+            "tls-min-version",
+            Kind::Choice(&["VersionTLS12", "VersionTLS13"]),
+            "VersionTLS12",
+            "Oldest TLS version to accept",
+        ),
+        Flag::new(
+            "tls-cipher-suites",
+            Kind::List("SUITE"),
+            "",
+            "Cipher suites of TLS 1.2 to accept, by their Go names (default: all that are safe). Those of TLS 1.3 are fixed",
+        ),
+        Flag::new(
+            "cert-dir",
+            Kind::Directory,
+            "",
+            "Where a self-made serving certificate is kept (default: within --data-dir). Not used when --tls-cert-file is given",
+        ),
+        Flag::new(
+            "http2-max-streams-per-connection",
+            Kind::Count,
+            "0",
+            "Streams a client may have open on one HTTP/2 connection; 0 is 250, as in kube-apiserver",
+        ),
+        Flag::new(
+            "goaway-chance",
+            Kind::Fraction,
+            "0",
+            "Chance, from 0 to 0.02, that an HTTP/2 client is asked to connect anew, so that clients spread over replicas",
+        ),
+        Flag::new("request-timeout", Kind::Duration, "1m", "Longest time for a request that is not long-running"),
+        Flag::new(
+            "min-request-timeout",
+            Kind::Count,
+            "1800",
+            "Seconds; accepted for compatibility. Relayed watches last as long as their backend decides",
+        ),
+        Flag::new(
+            "max-requests-inflight",
+            Kind::Count,
+            "400",
+            "Reading requests served at the same time; 0 for no limit. Watches and other long-running requests do not count",
+        ),
+        Flag::new(
+            "max-mutating-requests-inflight",
+            Kind::Count,
+            "200",
+            "Changing requests served at the same time; 0 for no limit",
+        ),
+        Flag::new(
+            "max-connections",
+            Kind::Count,
+            "0",
+            "Client connections open at the same time; 0 for as many as the limit on open files allows",
+        ),
+        Flag::new("max-request-header-bytes", Kind::Count, "1048576", "Size of a request's header block"),
+        Flag::new("handshake-timeout", Kind::Duration, "10s", "Time a client has for the TLS handshake"),
+        Flag::new(
+            "read-header-timeout",
+            Kind::Duration,
+            "10s",
+            "Time a client has to send a header block, from its first byte",
+        ),
+        Flag::new("idle-timeout", Kind::Duration, "90s", "A connection without a request is closed after this time"),
+        Flag::new(
+            "proxy-protocol",
+            Kind::Choice(&["off", "optional", "required"]),
+            "off",
+            "Whether a load balancer announces the client's address by the PROXY protocol, version 1 or 2",
+        ),
+        Flag::new(
+            "proxy-protocol-trusted-cidrs",
+            Kind::List("CIDR"),
+            "",
+            "Load balancers that may announce an address with --proxy-protocol",
+        ),
+        Flag::new(
+            "shutdown-delay-duration",
+            Kind::Duration,
+            "0s",
+            "After SIGTERM, /readyz fails and all is served as before for this time, so that load balancers notice",
+        ),
+        Flag::new(
+            "shutdown-send-retry-after",
+            Kind::Switch,
+            "false",
+            "During --shutdown-delay-duration and after, answer new requests 429 with Retry-After and close their connection",
+        ),
+        Flag::new(
+            "shutdown-watch-termination-grace-period",
+            Kind::Duration,
+            "0s",
+            "Time over which watches are ended at shutdown, instead of all at once",
+        ),
+    ],
+};
+
+/// The one serving flag of the quickstart.
+pub static PORT: Group = Group { heading: "Serving", flags: &[SECURE_PORT] };
+
+/// Who is asking.
+pub static WHO: Group = Group {
+    heading: "Who is asking",
+    flags: &[
+        Flag::new(
+            "client-ca-file",
+            Kind::File,
+            "",
+            "Authorities of client certificates: the common name is the user, organizations are groups (default: one we make ourselves, for admin.kubeconfig)",
+        ),
+        Flag::new(
+            "requestheader-client-ca-file",
+            Kind::File,
+            "",
+            "Authorities of front proxies, whose requests name the user in headers",
+        ),
+        Flag::new(
+            "requestheader-allowed-names",
+            Kind::List("NAME"),
+            "",
+            "Common names of front proxies; empty allows every certificate of --requestheader-client-ca-file",
+        ),
+        Flag::new(
+            "requestheader-username-headers",
+            Kind::List("HEADER"),
+            "x-remote-user",
+            "Headers that hold the user's name",
+        ),
+        Flag::new(
+            "requestheader-uid-headers",
+            Kind::List("HEADER"),
+            "",
+            "Headers that hold the user's UID, X-Remote-Uid among them",
+        ),
+        Flag::new(
+            "requestheader-group-headers",
+            Kind::List("HEADER"),
+            "x-remote-group",
+            "Headers that hold the user's groups",
+        ),
+        Flag::new(
+            "requestheader-extra-headers-prefix",
+            Kind::List("PREFIX"),
+            "x-remote-extra-",
+            "What headers with more about the user begin with",
+        ),
+        Flag::new(
+            "token-auth-file",
+            Kind::File,
+            "",
+            "CSV file of tokens: token, user, UID, and optionally \"group1,group2\". Followed on disk",
+        ),
+        Flag::new("anonymous-auth", Kind::Switch, "false", "Let requests without credentials in as system:anonymous"),
+    ],
+};
+
+/// May they.
+pub static MAY_THEY: Group = Group {
+    heading: "May they",
+    flags: &[Flag::new(
+        "authorization-mode",
+        Kind::List("MODE"),
+        "AlwaysAllow",
+        "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody",
+    )],
+};
+
+/// What lies behind.
+pub static BEHIND: Group = Group {
+    heading: "What lies behind",
+    flags: &[
+        Flag::new(
+            "registry-dir",
+            Kind::Directory,
+            "",
+            "Directory of manifests: APIService, Service, EndpointSlice. Followed: a change takes effect within a second",
+        ),
+        Flag::new(
+            "proxy-client-cert-file",
+            Kind::File,
+            "",
+            "Certificate by which backends know us as their front proxy; self-made when not given",
+        ),
+        Flag::new("proxy-client-key-file", Kind::File, "", "Private key of --proxy-client-cert-file"),
+        Flag::new(
+            "enable-aggregator-routing",
+            Kind::Switch,
+            "true",
+            "Send requests to endpoints themselves; false sends them to the Service's cluster IP",
+        ),
+        Flag::new(
+            "aggregator-reject-forwarding-redirect",
+            Kind::Switch,
+            "true",
+            "Answer 502 when a backend answers with a redirect",
+        ),
+        Flag::new(
+            "allow-url-backends",
+            Kind::Switch,
+            "false",
+            "Allow an APIService to name its backend by the annotation narthex.dev/url",
+        ),
+        Flag::new("allow-external-name", Kind::Switch, "true", "Allow a Service of type ExternalName as a backend"),
+        Flag::new("forward-uid", Kind::Switch, "true", "Tell backends the user's UID, in X-Remote-Uid"),
+        Flag::new(
+            "error-format",
+            Kind::Choice(&["status", "text"]),
+            "status",
+            "Errors of backends as metav1.Status, or as the plain texts of kube-aggregator",
+        ),
+        Flag::new(
+            "resolver",
+            Kind::Choice(&["system", "hickory"]),
+            "system",
+            "Who looks names up: the system, or hickory-resolver within this process",
+        ),
+    ],
+};
+
+const ADMIN_ADDRESS: Flag = Flag::new(
+    "admin-address",
+    Kind::Text("IP:PORT"),
+    "127.0.0.1:6480",
+    "Where the operator's own listener stands (plain HTTP: status page, metrics, health); port 0 takes a free one, an empty value turns it off",
+);
+
+const LOG_FORMAT: Flag = Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "How log lines are written");
+const LOG_LEVEL: Flag = Flag::new(
+    "log-level",
+    Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+    "info",
+    "Least important log lines to write; NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
+);
+const VERBOSITY: Flag = Flag::new(
+    "v",
+    Kind::Count,
+    "0",
+    "The same as a number, as in klog: 0 to 3 is info, 4 and 5 debug, 6 and more trace",
+);
+
+/// What the operator sees.
+pub static SEEN: Group = Group {
+    heading: "Seen by the operator",
+    flags: &[
+        Flag::new(
+            "access-log",
+            Kind::Choice(&["off", "errors", "all"]),
+            "errors",
+            "Which requests get a log line: none; refused, failed or slow ones; all",
+        ),
+        Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written"),
+        ADMIN_ADDRESS,
+        LOG_FORMAT,
+        LOG_LEVEL,
+        VERBOSITY,
+    ],
+};
+
+/// What the operator of a quickstart sees.
+pub static SEEN_IN_QUICKSTART: Group =
+    Group { heading: "Seen by the operator", flags: &[ADMIN_ADDRESS, LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
+
+/// The log flags alone, for commands that do one thing and end.
+pub static LOG: Group = Group { heading: "Log", flags: &[LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
+
+/// All of the gateway's groups.
+pub static GATEWAY: &[&Group] = &[&CONFIGURATION, &SERVING, &WHO, &MAY_THEY, &BEHIND, &SEEN];
+
+/// All of the quickstart's groups.
+pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
+
+/// Flags whose names are settled but whose work is not done yet. They are understood so that whoever
+/// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
+pub static LATER: &[Flag] = &[
+    later("cors-allowed-origins", Kind::List(""), NO_CORS),
+    later("authentication-config", Kind::File, CREDENTIALS),
+    later("api-audiences", Kind::List(""), CREDENTIALS),
+    later("authentication-kubeconfig", Kind::File, CREDENTIALS),
+    later("authentication-token-webhook-cache-ttl", Kind::Duration, CREDENTIALS),
+    later("authentication-token-webhook-config-file", Kind::File, CREDENTIALS),
+    later("authentication-skip-lookup", Kind::Switch, CREDENTIALS),
+    later("authentication-tolerate-lookup-failure", Kind::Switch, CREDENTIALS),
+    later("authentication-pass-on-groups", Kind::List(""), CREDENTIALS),
+    later("authentication-drop-groups", Kind::List(""), CREDENTIALS),
+    later("authorization-kubeconfig", Kind::File, MODES),
+    later("authorization-webhook-cache-authorized-ttl", Kind::Duration, MODES),
+    later("authorization-webhook-cache-unauthorized-ttl", Kind::Duration, MODES),
+    later("authorization-always-allow-paths", Kind::List(""), MODES),
+    later("authorization-config", Kind::File, MODES),
+    later("authorization-policy-file", Kind::File, MODES),
+    later("authorization-stale-allow-ttl", Kind::Duration, MODES),
+    later("serve-delegation", Kind::Switch, MODES),
+    later("kubeconfig", Kind::File, REGISTRY),
+    later("delegate-kubeconfig", Kind::File, REGISTRY),
+    later("egress-selector-config-file", Kind::File, DIRECT),
+    later("proxy-from-environment", Kind::Switch, DIRECT),
+    later("audit-policy-file", Kind::File, ACCESS_LOG),
+    later("audit-log-path", Kind::File, ACCESS_LOG),
+    later("audit-log-format", Kind::Text(""), ACCESS_LOG),
+    later("audit-log-maxage", Kind::Count, ACCESS_LOG),
+    later("audit-log-maxbackup", Kind::Count, ACCESS_LOG),
+    later("audit-log-maxsize", Kind::Count, ACCESS_LOG),
+    later("audit-webhook-config-file", Kind::File, ACCESS_LOG),
+    later("tracing-config-file", Kind::File, ACCESS_LOG),
+    later("leader-elect", Kind::Switch, REGISTRY),
+    later("leader-elect-lease-duration", Kind::Duration, REGISTRY),
+    later("leader-elect-renew-deadline", Kind::Duration, REGISTRY),
+    later("leader-elect-retry-period", Kind::Duration, REGISTRY),
+    later("leader-elect-resource-lock", Kind::Text(""), REGISTRY),
+    later("leader-elect-resource-name", Kind::Text(""), REGISTRY),
+    later("leader-elect-resource-namespace", Kind::Text(""), REGISTRY),
+];
+
+const CREDENTIALS: &str = "this version knows users by --client-ca-file, by --requestheader-client-ca-file and the other --requestheader flags, by --token-auth-file, and with --anonymous-auth";
+const MODES: &str = "this version knows --authorization-mode AlwaysAllow and AlwaysDeny";
+const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
+const DIRECT: &str = "this version connects to backends directly";
+const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";
+const NO_CORS: &str = "this version answers no CORS requests; let browsers use a proxy in front of it";
+
+const fn later(name: &'static str, kind: Kind, instead: &'static str) -> Flag {
+    Flag::new(name, kind, "", instead)
+}

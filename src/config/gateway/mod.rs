@@ -1,0 +1,388 @@
+//! The gateway's configuration: from what was written to the settings of each module.
+
+mod behind;
+pub mod flags;
+mod serving;
+mod who;
+
+use std::path::PathBuf;
+
+pub use behind::{Behind, ErrorFormat, Forwarding, ResolverChoice};
+pub use serving::{Cidr, Limits, MinimumVersion, NamedPair, ProxyProtocol, Serving, Shutdown};
+pub use who::{Mode, RequestHeader, Who};
+
+use super::arguments::{Arguments, Role};
+use super::flag::{Flag, Group};
+use super::reading::{Mistakes, Reading};
+use super::seen::{self, Seen};
+use crate::process::Problem;
+
+/// The gateway, in front of extension API servers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gateway;
+
+impl Role for Gateway {
+    const FLAGS: &'static [&'static Group] = flags::GATEWAY;
+    const LATER: &'static [Flag] = flags::LATER;
+    const KIND: &'static str = "GatewayConfiguration";
+}
+
+/// All that the gateway needs to know, each part in the shape its module takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatewayConfig {
+    /// Where what we make ourselves is kept.
+    pub data_dir: PathBuf,
+    /// Where we listen, and who we are to clients.
+    pub serving: Serving,
+    /// What a client may take of us.
+    pub limits: Limits,
+    /// How users are known.
+    pub who: Who,
+    /// What they may; the first mode that decides counts.
+    pub modes: Vec<Mode>,
+    /// What lies behind.
+    pub behind: Behind,
+    /// How requests are relayed.
+    pub forwarding: Forwarding,
+    /// How the end goes.
+    pub shutdown: Shutdown,
+    /// What the operator sees.
+    pub seen: Seen,
+    /// What is no mistake, but worth a line in the log at start.
+    pub warnings: Vec<Problem>,
+}
+
+/// A certificate and its key, as files in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The certificate, followed by its intermediates.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+impl Arguments<Gateway> {
+    /// Reads command line, environment and file, and looks at the files they name.
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<GatewayConfig, Mistakes> {
+        let mut reading = Reading::new(&self.written, Gateway::FLAGS, Gateway::LATER, Gateway::KIND, environment);
+        let config = GatewayConfig {
+            data_dir: data_dir(&mut reading),
+            serving: serving::serving(&mut reading),
+            limits: serving::limits(&mut reading),
+            who: who::who(&mut reading),
+            modes: who::modes(&mut reading),
+            behind: behind::behind(&mut reading),
+            forwarding: behind::forwarding(&mut reading),
+            shutdown: serving::shutdown(&mut reading),
+            seen: seen(&mut reading),
+            warnings: Vec::new(),
+        };
+        reading.end(|warnings| GatewayConfig { warnings, ..config })
+    }
+}
+
+fn seen(reading: &mut Reading<'_>) -> Seen {
+    let (access_log, access_log_format) = seen::access_log(reading);
+    Seen { log: seen::log(reading), access_log, access_log_format, admin_address: seen::admin_address(reading) }
+}
+
+pub(super) fn port(reading: &mut Reading<'_>) -> u16 {
+    u16::try_from(reading.count("secure-port", u64::from(u16::MAX))).unwrap_or_default()
+}
+
+/// `--data-dir`, or where the XDG base directory specification puts the state of a program.
+pub(super) fn data_dir(reading: &mut Reading<'_>) -> PathBuf {
+    if let Some(path) = reading.path("data-dir") {
+        return path;
+    }
+    // The specification: a relative path in these variables is to be ignored.
+    let absolute = |variable| reading.environment(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (Some(state), _) => state.join("narthex"),
+        (None, Some(home)) => home.join(".local/state/narthex"),
+        (None, None) => {
+            reading.problem("data-dir", "needed, because neither XDG_STATE_HOME nor HOME says where to keep files");
+            PathBuf::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    /// Reads a command line and an environment, with a home at `/home/jane`.
+    fn read(line: &[&str], environment: &[(&str, &str)]) -> Result<GatewayConfig, Mistakes> {
+        let command = Arguments::<Gateway>::augment_args(Command::new("gateway"));
+        let matches = command.try_get_matches_from(std::iter::once(&"gateway").chain(line)).unwrap();
+        let arguments = Arguments::<Gateway>::from_arg_matches(&matches).unwrap();
+        arguments.read(&|name| match environment.iter().find(|(variable, _)| *variable == name) {
+            Some((_, value)) => Some((*value).to_owned()),
+            None => (name == "HOME").then(|| "/home/jane".to_owned()),
+        })
+    }
+
+    fn mistakes(line: &[&str]) -> (String, bool) {
+        let mistakes = read(line, &[]).expect_err("refused");
+        (mistakes.to_string(), mistakes.command_line)
+    }
+
+    fn authority() -> String {
+        let key = rcgen::KeyPair::generate().unwrap();
+        rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap().pem()
+    }
+
+    #[test]
+    fn without_any_flag() {
+        let config = read(&[], &[]).unwrap();
+        insta::assert_debug_snapshot!(config);
+    }
+
+    #[test]
+    fn the_data_directory_follows_xdg() {
+        let data_dir = |environment: &[_]| read(&[], environment).map(|config| config.data_dir);
+        assert_eq!(data_dir(&[("XDG_STATE_HOME", "/state")]).unwrap(), PathBuf::from("/state/narthex"));
+        let relative = [("XDG_STATE_HOME", "state")];
+        assert_eq!(data_dir(&relative).unwrap(), PathBuf::from("/home/jane/.local/state/narthex"));
+        assert_eq!(
+            data_dir(&[("HOME", "nowhere")]).unwrap_err().to_string(),
+            "--data-dir: needed, because neither XDG_STATE_HOME nor HOME says where to keep files"
+        );
+        assert_eq!(read(&["--data-dir=here"], &[]).unwrap().data_dir, PathBuf::from("here"));
+    }
+
+    #[test]
+    fn everyone_can_connect_only_with_a_certificate_of_the_operator() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        for name in ["s.crt", "s.key"] {
+            std::fs::write(path(name), "").unwrap();
+        }
+        let certificate = format!("--tls-cert-file={}", path("s.crt"));
+        let key = format!("--tls-private-key-file={}", path("s.key"));
+        let address = |line: &[&str]| read(line, &[]).unwrap().serving.bind_address.to_string();
+        assert_eq!(address(&[]), "127.0.0.1");
+        assert_eq!(address(&[&certificate, &key]), "0.0.0.0");
+        assert_eq!(address(&[&certificate, &key, "--bind-address=::1"]), "::1");
+        let sni = format!("--tls-sni-cert-key={},{}:a.example,*.b.example", path("s.crt"), path("s.key"));
+        assert_eq!(address(&[&sni]), "127.0.0.1");
+        let config = read(&[&sni], &[]).unwrap();
+        assert_eq!(config.serving.sni[0].names, ["a.example", "*.b.example"]);
+    }
+
+    #[test]
+    fn command_line_over_environment_over_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("narthex.yaml");
+        let text = "apiVersion: narthex.dev/v1alpha1\nkind: GatewayConfiguration\n\
+                    securePort: 3\nidleTimeout: 3s\nanonymousAuth: true\nmaxConnections: 3\n";
+        std::fs::write(&file, text).unwrap();
+        let environment = [
+            ("NARTHEX_CONFIG", file.to_str().unwrap()),
+            ("NARTHEX_SECURE_PORT", "2"),
+            ("NARTHEX_IDLE_TIMEOUT", "2s"),
+            ("NARTHEX_ANONYMOUS_AUTH", "false"),
+            // What Kubernetes itself sets for a Service called narthex is none of our flags.
+            ("NARTHEX_PORT", "tcp://10.0.0.1:443"),
+        ];
+        let config = read(&["--secure-port=1"], &environment).unwrap();
+        assert_eq!(config.serving.secure_port, 1);
+        assert_eq!(config.limits.idle_timeout.as_secs(), 2);
+        assert!(!config.who.anonymous);
+        assert_eq!(config.limits.max_connections, Some(3));
+
+        let mistakes =
+            read(&[], &[("NARTHEX_CONFIG", file.to_str().unwrap()), ("NARTHEX_SECURE_PORT", "x")]).unwrap_err();
+        assert_eq!(mistakes.to_string(), "NARTHEX_SECURE_PORT: \"x\": use a whole number");
+        assert!(!mistakes.command_line);
+    }
+
+    #[test]
+    fn the_log_level_has_three_names() {
+        let filter = |line: &[&str], environment: &[_]| read(line, environment).unwrap().seen.log.filter;
+        assert_eq!(filter(&["-v", "4"], &[]), "debug");
+        assert_eq!(filter(&["-v=6"], &[]), "trace");
+        assert_eq!(filter(&["--v=2"], &[]), "info");
+        assert_eq!(filter(&["-v4", "--log-level=warn"], &[]), "warn");
+        assert_eq!(filter(&["-v4"], &[("NARTHEX_LOG", "narthex=trace")]), "narthex=trace");
+    }
+
+    #[test]
+    fn every_mistake_says_what_would_be_right() {
+        let cases: &[(&[&str], &str, bool)] = &[
+            (&["--bind-address=localhost"], "--bind-address: \"localhost\": not an IP address", true),
+            (&["--secure-port=70000"], "--secure-port: 70000 is too much; the most is 65535", false),
+            (&["--secure-port", "-1"], "--secure-port: must not be negative", false),
+            (&["--secure-port=http"], "--secure-port: \"http\": use a whole number", true),
+            (&["--max-requests-inflight=-1"], "--max-requests-inflight: must not be negative", false),
+            (&["--goaway-chance=0.03"], "--goaway-chance: 0.03 is not between 0 and 0.02", false),
+            (&["--goaway-chance", "-0.1"], "--goaway-chance: -0.1 is not between 0 and 0.02", false),
+            (&["--goaway-chance=NaN"], "--goaway-chance: NaN is not between 0 and 0.02", false),
+            (&["--request-timeout=0"], "--request-timeout: must be longer than nothing", false),
+            (&["--request-timeout", "-5s"], "--request-timeout: must not be negative", false),
+            (&["--request-timeout=60"], "--request-timeout: \"60\": use a duration such as 90s, 1m30s or 1h", true),
+            (&["--anonymous-auth=maybe"], "--anonymous-auth: \"maybe\": use true or false", true),
+            (
+                &["--tls-min-version=VersionTLS10"],
+                "--tls-min-version: \"VersionTLS10\" is not supported; use VersionTLS12 or VersionTLS13",
+                false,
+            ),
+            (&["--error-format=xml"], "--error-format: \"xml\" is not supported; use status or text", false),
+            (
+                &["--tls-cert-file=a.crt"],
+                "--tls-cert-file: a.crt needs its key; give --tls-private-key-file too",
+                false,
+            ),
+            (
+                &["--tls-private-key-file=a.key"],
+                "--tls-private-key-file: a.key needs its certificate; give --tls-cert-file too",
+                false,
+            ),
+            (
+                &["--proxy-client-cert-file=a.crt"],
+                "--proxy-client-cert-file: a.crt needs its key; give --proxy-client-key-file too",
+                false,
+            ),
+            (
+                &["--tls-cert-file=/nowhere/a.crt", "--tls-private-key-file=/dev/null"],
+                "--tls-cert-file: cannot read /nowhere/a.crt (its key is /dev/null): No such file or directory (os error 2)",
+                false,
+            ),
+            (
+                &["--tls-cert-file=/dev/null", "--tls-private-key-file=/nowhere/a.key"],
+                "--tls-private-key-file: cannot read /nowhere/a.key (the key of /dev/null): No such file or directory (os error 2)",
+                false,
+            ),
+            (
+                &["--tls-sni-cert-key=a.crt"],
+                "--tls-sni-cert-key: \"a.crt\": use certificate.crt,key.key or certificate.crt,key.key:name,name",
+                false,
+            ),
+            (&["--client-ca-file=/dev/null"], "--client-ca-file: /dev/null holds no certificate in PEM", false),
+            (&["--token-auth-file=/"], "--token-auth-file: cannot read /: Is a directory (os error 21)", false),
+            (
+                &["--registry-dir=/nowhere"],
+                "--registry-dir: cannot read directory /nowhere: No such file or directory (os error 2)",
+                false,
+            ),
+            (
+                &["--requestheader-username-headers=a,,b"],
+                "--requestheader-username-headers: empty value in \"requestheader-username-headers\"",
+                false,
+            ),
+            (
+                &["--requestheader-allowed-names=a", "--requestheader-allowed-names=,"],
+                "--requestheader-allowed-names: empty value in \"requestheader-allowed-names\"",
+                false,
+            ),
+            (
+                &["--requestheader-group-headers=X Group"],
+                "--requestheader-group-headers: \"X Group\" cannot be the name of a header",
+                false,
+            ),
+            (
+                &["--requestheader-uid-headers=X-Uid"],
+                "--requestheader-uid-headers: is set without specifying the standard X-Remote-Uid header - API \
+                 aggregation will not work",
+                false,
+            ),
+            (
+                &["--authorization-mode=Webhook"],
+                "--authorization-mode: Webhook is not in this version yet; this version knows AlwaysAllow and AlwaysDeny",
+                false,
+            ),
+            (
+                &["--authorization-mode=RBAC"],
+                "--authorization-mode: \"RBAC\" is not a mode; this version knows AlwaysAllow and AlwaysDeny",
+                false,
+            ),
+            (
+                &["--authorization-mode="],
+                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow and AlwaysDeny",
+                false,
+            ),
+            (
+                &["--authorization-mode=AlwaysAllow,AlwaysAllow"],
+                "--authorization-mode: AlwaysAllow is there more than once",
+                false,
+            ),
+            (
+                &["--proxy-protocol=required"],
+                "--proxy-protocol: needs --proxy-protocol-trusted-cidrs: without it, every client could announce any \
+                 address as its own",
+                false,
+            ),
+            (
+                &["--proxy-protocol=optional", "--proxy-protocol-trusted-cidrs=10/8"],
+                "--proxy-protocol-trusted-cidrs: \"10/8\": use a network such as 10.0.0.0/8 or fd00::/8",
+                false,
+            ),
+            (
+                &["--admin-address=6480"],
+                "--admin-address: \"6480\": use an address and a port, such as 127.0.0.1:6480 or [::1]:6480",
+                true,
+            ),
+            (
+                &["--kubeconfig=x"],
+                "--kubeconfig: not in this version yet; this version reads its APIServices from --registry-dir",
+                false,
+            ),
+        ];
+        for (line, expected, command_line) in cases {
+            assert_eq!(mistakes(line), ((*expected).to_owned(), *command_line), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_at_once() {
+        let (text, command_line) = mistakes(&["--secure-port=x", "--goaway-chance=1", "--registry-dir=/nowhere"]);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(command_line);
+    }
+
+    #[test]
+    fn what_comes_later_may_be_turned_off() {
+        assert!(read(&["--leader-elect=false", "--serve-delegation=false"], &[]).is_ok());
+        assert!(read(&["--leader-elect"], &[]).is_err());
+    }
+
+    #[test]
+    fn one_authority_for_clients_and_front_proxies_needs_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, content: String| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (shared, other) = (authority(), authority());
+        let client = format!("--client-ca-file={}", file("client.crt", shared.clone()));
+        // Different text, same certificate; and a bundle that only holds it among others.
+        let same = format!("--requestheader-client-ca-file={}", file("same.crt", format!("# comment\n{shared}")));
+        let among = format!("--requestheader-client-ca-file={}", file("among.crt", format!("{other}{shared}")));
+        let distinct = format!("--requestheader-client-ca-file={}", file("distinct.crt", other));
+        for front in [&same, &among] {
+            let (text, _) = mistakes(&[&client, front]);
+            assert!(text.starts_with("--requestheader-client-ca-file: holds an authority that is also in"), "{text}");
+            assert!(read(&[&client, front, "--requestheader-allowed-names=front"], &[]).is_ok());
+        }
+        assert!(read(&[&client, &distinct], &[]).is_ok());
+    }
+
+    #[test]
+    fn secrets_that_everyone_can_read_are_a_warning() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let tokens = folder.path().join("tokens.csv");
+        std::fs::write(&tokens, "secret,jane,1\n").unwrap();
+        let flag = format!("--token-auth-file={}", tokens.display());
+        let warnings = |mode| {
+            std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(mode)).unwrap();
+            read(&[&flag], &[]).unwrap().warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(warnings(0o640), [""; 0]);
+        let expected = "--token-auth-file: everyone on this machine can read ";
+        assert!(warnings(0o644)[0].starts_with(expected));
+    }
+}

@@ -1,0 +1,261 @@
+//! Where the gateway listens, who it is to clients, what they may take of it, and how it ends.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Pair;
+use crate::config::reading::Reading;
+
+/// Where we listen, and who we are to clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Serving {
+    /// Address to bind.
+    pub bind_address: IpAddr,
+    /// Port to bind; 0 takes a free one.
+    pub secure_port: u16,
+    /// The serving certificate; none when we make it ourselves.
+    pub pair: Option<Pair>,
+    /// Further certificates, chosen by the server name a client asks for; the first that fits counts.
+    pub sni: Vec<NamedPair>,
+    /// Oldest TLS version.
+    pub minimum_version: MinimumVersion,
+    /// Go names of the TLS 1.2 suites to offer; empty for all that are safe.
+    pub cipher_suites: Vec<String>,
+    /// Where a self-made serving certificate is kept, if not in the data directory.
+    pub certificate_dir: Option<PathBuf>,
+}
+
+/// A certificate for some server names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedPair {
+    /// The files.
+    pub pair: Pair,
+    /// Names (`*.example.com` too); empty for those in the certificate.
+    pub names: Vec<String>,
+}
+
+/// Oldest TLS version to accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MinimumVersion {
+    /// TLS 1.2.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// What a client may take of us.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Connections at the same time; none for what the limit on open files allows.
+    pub max_connections: Option<usize>,
+    /// Bytes of a header block.
+    pub max_request_header_bytes: usize,
+    /// Time for the TLS handshake.
+    pub handshake_timeout: Duration,
+    /// Time for a header block from its first byte.
+    pub read_header_timeout: Duration,
+    /// Time a connection may be without a request.
+    pub idle_timeout: Duration,
+    /// Streams of one HTTP/2 connection.
+    pub http2_max_streams: u32,
+    /// Chance that an HTTP/2 client is asked to connect anew, 0 to 0.02.
+    pub goaway_chance: f64,
+    /// Who may announce another client address.
+    pub proxy_protocol: ProxyProtocol,
+}
+
+/// Whether the PROXY protocol is understood, and from whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// It is not.
+    Off,
+    /// A connection from these networks may begin with it.
+    Optional(Vec<Cidr>),
+    /// A connection must come from these networks and begin with it.
+    Required(Vec<Cidr>),
+}
+
+/// A network: an address and how many of its first bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    address: IpAddr,
+    bits: u8,
+}
+
+/// How the end goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// Time between failing readiness and taking no more requests.
+    pub delay: Duration,
+    /// Whether new requests are answered 429 in that time.
+    pub send_retry_after: bool,
+    /// Time over which watches are ended.
+    pub watch_grace: Duration,
+}
+
+impl Cidr {
+    /// Reads `10.0.0.0/8`, `fd00::/8`, or one address.
+    pub fn parse(text: &str) -> Result<Cidr, &'static str> {
+        const FORM: &str = "use a network such as 10.0.0.0/8 or fd00::/8";
+        let (address, bits) = match text.split_once('/') {
+            None => (text, None),
+            Some((address, bits)) => (address, Some(bits)),
+        };
+        let address: IpAddr = address.parse().map_err(|_| FORM)?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| FORM))?;
+        if bits <= most { Ok(Cidr { address, bits }) } else { Err(FORM) }
+    }
+
+    /// Whether `address` lies in this network; an IPv4 address in its IPv6 form is that IPv4 address.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                same_bits(ours.to_bits().into(), theirs.to_bits().into(), self.bits, 32)
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => same_bits(ours.to_bits(), theirs.to_bits(), self.bits, 128),
+            _ => false,
+        }
+    }
+}
+
+fn same_bits(a: u128, b: u128, bits: u8, width: u8) -> bool {
+    // A shift by the whole width would overflow; no bits at all are always the same.
+    bits == 0 || (a ^ b) >> (width - bits) == 0
+}
+
+pub(super) fn serving(reading: &mut Reading<'_>) -> Serving {
+    let pair = reading.pair("tls-cert-file", "tls-private-key-file");
+    let self_made = !reading.given("tls-cert-file");
+    let default = if self_made { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let bind_address = if reading.text("bind-address").is_empty() {
+        None
+    } else {
+        reading.parse("bind-address", |text| text.parse().map_err(|_| "not an IP address"))
+    };
+    let certificate_dir = reading.path("cert-dir");
+    if certificate_dir.is_some() && !self_made {
+        reading.warning("cert-dir", "not used, because --tls-cert-file names the serving certificate");
+    }
+    let minimum_version = match reading.choice("tls-min-version").as_str() {
+        "VersionTLS13" => MinimumVersion::Tls13,
+        _ => MinimumVersion::Tls12,
+    };
+    Serving {
+        bind_address: bind_address.unwrap_or(IpAddr::V4(default)),
+        secure_port: super::port(reading),
+        pair: pair.map(|(certificate, key)| Pair { certificate, key }),
+        sni: sni(reading),
+        minimum_version,
+        cipher_suites: reading.list("tls-cipher-suites"),
+        certificate_dir,
+    }
+}
+
+fn sni(reading: &mut Reading<'_>) -> Vec<NamedPair> {
+    const NAME: &str = "tls-sni-cert-key";
+    let mut pairs = Vec::new();
+    for text in reading.list(NAME) {
+        let (files, names) = text.split_once(':').unwrap_or((&text, ""));
+        let Some((certificate, key)) = files
+            .split_once(',')
+            .filter(|(certificate, key)| !certificate.is_empty() && !key.is_empty() && !key.contains(','))
+        else {
+            reading.problem(
+                NAME,
+                format_args!("{text:?}: use certificate.crt,key.key or certificate.crt,key.key:name,name"),
+            );
+            continue;
+        };
+        let pair = Pair { certificate: certificate.into(), key: key.into() };
+        reading.check_pair(NAME, NAME, &pair.certificate, &pair.key);
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        pairs.push(NamedPair { pair, names });
+    }
+    pairs
+}
+
+pub(super) fn limits(reading: &mut Reading<'_>) -> Limits {
+    // Accepted for manifests written for kube-apiserver; a relayed watch ends when its backend says so.
+    reading.count("min-request-timeout", u64::from(u32::MAX));
+    let streams = u32::try_from(reading.count("http2-max-streams-per-connection", i32::MAX as u64)).unwrap_or_default();
+    let header_bytes = reading.size("max-request-header-bytes");
+    if header_bytes == 0 {
+        reading.problem("max-request-header-bytes", "must be at least 1");
+    }
+    Limits {
+        max_connections: Some(reading.size("max-connections")).filter(|connections| *connections > 0),
+        max_request_header_bytes: header_bytes,
+        handshake_timeout: reading.positive_duration("handshake-timeout"),
+        read_header_timeout: reading.positive_duration("read-header-timeout"),
+        idle_timeout: reading.positive_duration("idle-timeout"),
+        http2_max_streams: if streams == 0 { 250 } else { streams },
+        goaway_chance: reading.fraction("goaway-chance", 0.0, 0.02),
+        proxy_protocol: proxy_protocol(reading),
+    }
+}
+
+fn proxy_protocol(reading: &mut Reading<'_>) -> ProxyProtocol {
+    const TRUSTED: &str = "proxy-protocol-trusted-cidrs";
+    let mut trusted = Vec::new();
+    for text in reading.list(TRUSTED) {
+        match Cidr::parse(&text) {
+            Ok(cidr) => trusted.push(cidr),
+            Err(message) => reading.problem(TRUSTED, format_args!("{text:?}: {message}")),
+        }
+    }
+    let required = match reading.choice("proxy-protocol").as_str() {
+        "optional" => false,
+        "required" => true,
+        _ => {
+            if reading.given(TRUSTED) {
+                reading.warning(TRUSTED, "not used, because --proxy-protocol is off");
+            }
+            return ProxyProtocol::Off;
+        }
+    };
+    if reading.list(TRUSTED).is_empty() {
+        reading.problem(
+            "proxy-protocol",
+            "needs --proxy-protocol-trusted-cidrs: without it, every client could announce any address as its own",
+        );
+    }
+    if required { ProxyProtocol::Required(trusted) } else { ProxyProtocol::Optional(trusted) }
+}
+
+pub(super) fn shutdown(reading: &mut Reading<'_>) -> Shutdown {
+    Shutdown {
+        delay: reading.duration("shutdown-delay-duration"),
+        send_retry_after: reading.switch("shutdown-send-retry-after"),
+        watch_grace: reading.duration("shutdown-watch-termination-grace-period"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_contain_addresses() {
+        let cases = [
+            ("10.0.0.0/8", "10.255.1.2", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+            ("10.0.0.0/8", "fd00::1", false),
+            ("0.0.0.0/0", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("fd00::/8", "fdff::1", true),
+            ("::1/128", "::1", true),
+            ("::/0", "2001:db8::1", true),
+        ];
+        for (network, address, expected) in cases {
+            let cidr = Cidr::parse(network).unwrap();
+            assert_eq!(cidr.contains(address.parse().unwrap()), expected, "{network} {address}");
+        }
+        for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "10.0.0.0/", "10.0.0.0/-1", "example.com"] {
+            assert!(Cidr::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! How users are known, and what they may.
+
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use crate::config::reading::Reading;
+
+/// How users are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Authorities of client certificates; none for the one we make ourselves.
+    pub client_ca_file: Option<PathBuf>,
+    /// Users named by front proxies.
+    pub request_header: RequestHeader,
+    /// Static tokens.
+    pub token_file: Option<PathBuf>,
+    /// Whether requests without credentials are let in.
+    pub anonymous: bool,
+}
+
+/// Which front proxies are believed, and in which headers they name the user. The headers are never
+/// believed from, nor relayed for, anyone else, also without `ca_file`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Authorities of front proxies; without it none is believed.
+    pub ca_file: Option<PathBuf>,
+    /// Common names of front proxies; empty for all with a certificate of these authorities.
+    pub allowed_names: Vec<String>,
+    /// Headers of the user's name; the first with a value counts.
+    pub username_headers: Vec<String>,
+    /// Headers of the user's UID; the first with a value counts.
+    pub uid_headers: Vec<String>,
+    /// Headers of the user's groups; all values count.
+    pub group_headers: Vec<String>,
+    /// What headers with more about the user begin with.
+    pub extra_prefixes: Vec<String>,
+}
+
+/// A way to decide what users may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Whatever they like, once they are known.
+    AlwaysAllow,
+    /// Nothing.
+    AlwaysDeny,
+}
+
+pub(super) fn who(reading: &mut Reading<'_>) -> Who {
+    let client_ca_file = reading.file("client-ca-file");
+    let request_header = request_header(reading);
+    let client = client_ca_file.as_deref().map(|path| authorities(reading, "client-ca-file", path)).unwrap_or_default();
+    let front = request_header.ca_file.as_deref();
+    let front = front.map(|path| authorities(reading, "requestheader-client-ca-file", path)).unwrap_or_default();
+    if request_header.allowed_names.is_empty() && front.iter().any(|authority| client.contains(authority)) {
+        reading.problem(
+            "requestheader-client-ca-file",
+            "holds an authority that is also in --client-ca-file: everyone with a client certificate of it could \
+             pass for any user; give --requestheader-allowed-names, or an authority of its own",
+        );
+    }
+    Who {
+        client_ca_file,
+        request_header,
+        token_file: reading.secret_file("token-auth-file"),
+        anonymous: reading.switch("anonymous-auth"),
+    }
+}
+
+fn request_header(reading: &mut Reading<'_>) -> RequestHeader {
+    let ca_file = reading.file("requestheader-client-ca-file");
+    let allowed_names = filled(reading, "requestheader-allowed-names");
+    let uid_headers = filled(reading, "requestheader-uid-headers");
+    if !uid_headers.is_empty() && !uid_headers.iter().any(|header| header.eq_ignore_ascii_case("X-Remote-Uid")) {
+        // The words of kube-apiserver's own check, which people search for.
+        reading.problem(
+            "requestheader-uid-headers",
+            "is set without specifying the standard X-Remote-Uid header - API aggregation will not work",
+        );
+    }
+    if ca_file.is_none() && reading.given("requestheader-allowed-names") {
+        reading.warning("requestheader-allowed-names", "not used without --requestheader-client-ca-file");
+    }
+    RequestHeader {
+        ca_file,
+        allowed_names,
+        username_headers: headers(reading, "requestheader-username-headers"),
+        uid_headers: header_names(reading, "requestheader-uid-headers", uid_headers),
+        group_headers: headers(reading, "requestheader-group-headers"),
+        extra_prefixes: headers(reading, "requestheader-extra-headers-prefix"),
+    }
+}
+
+/// A list without empty values, which upstream refuses in these words.
+fn filled(reading: &mut Reading<'_>, name: &str) -> Vec<String> {
+    let values = reading.list(name);
+    if values.iter().any(|value| value.trim().is_empty()) {
+        reading.problem(name, format_args!("empty value in {name:?}"));
+    }
+    values
+}
+
+fn headers(reading: &mut Reading<'_>, name: &str) -> Vec<String> {
+    let values = filled(reading, name);
+    header_names(reading, name, values)
+}
+
+fn header_names(reading: &mut Reading<'_>, name: &str, values: Vec<String>) -> Vec<String> {
+    for value in &values {
+        if !value.trim().is_empty() && http::HeaderName::from_bytes(value.as_bytes()).is_err() {
+            reading.problem(name, format_args!("{value:?} cannot be the name of a header"));
+        }
+    }
+    values
+}
+
+/// The certificates of a bundle; a file without any is a mistake.
+fn authorities(reading: &mut Reading<'_>, name: &str, path: &Path) -> Vec<CertificateDer<'static>> {
+    // A file that cannot be read is reported already.
+    let Ok(text) = std::fs::read(path) else { return Vec::new() };
+    match CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>() {
+        Ok(certificates) if certificates.is_empty() => {
+            reading.problem(name, format_args!("{} holds no certificate in PEM", path.display()));
+            certificates
+        }
+        Ok(certificates) => certificates,
+        Err(error) => {
+            reading.problem(name, format_args!("{} is not valid PEM: {error}", path.display()));
+            Vec::new()
+        }
+    }
+}
+
+pub(super) fn modes(reading: &mut Reading<'_>) -> Vec<Mode> {
+    const NAME: &str = "authorization-mode";
+    const KNOWN: &str = "this version knows AlwaysAllow and AlwaysDeny";
+    let mut modes = Vec::new();
+    for word in reading.list(NAME) {
+        let mode = match word.as_str() {
+            "AlwaysAllow" => Mode::AlwaysAllow,
+            "AlwaysDeny" => Mode::AlwaysDeny,
+            "Webhook" | "Static" => {
+                reading.problem(NAME, format_args!("{word} is not in this version yet; {KNOWN}"));
+                continue;
+            }
+            _ => {
+                reading.problem(NAME, format_args!("{word:?} is not a mode; {KNOWN}"));
+                continue;
+            }
+        };
+        if modes.contains(&mode) {
+            reading.problem(NAME, format_args!("{word} is there more than once"));
+        }
+        modes.push(mode);
+    }
+    if reading.list(NAME).is_empty() {
+        reading.problem(NAME, format_args!("at least one mode is needed; {KNOWN}"));
+    }
+    modes
+}

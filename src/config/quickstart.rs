@@ -1,0 +1,48 @@
+//! The few settings of `narthex quickstart`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::arguments::{Arguments, Role};
+use super::flag::{Flag, Group};
+use super::gateway::{data_dir, flags, port};
+use super::reading::{Mistakes, Reading};
+use super::seen::{self, LogSettings};
+
+/// The quickstart: gateway and example API in one process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quickstart;
+
+impl Role for Quickstart {
+    const FLAGS: &'static [&'static Group] = flags::QUICKSTART;
+    const LATER: &'static [Flag] = &[];
+    const KIND: &'static str = "";
+}
+
+/// What the quickstart needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuickstartConfig {
+    /// Where certificates and the kubeconfig are kept.
+    pub data_dir: PathBuf,
+    /// Port of the gateway; 0 takes a free one.
+    pub secure_port: u16,
+    /// Where the operator's own listener stands, unless it is turned off.
+    pub admin_address: Option<SocketAddr>,
+    /// The log.
+    pub log: LogSettings,
+}
+
+impl Arguments<Quickstart> {
+    /// Reads command line and environment.
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<QuickstartConfig, Mistakes> {
+        let mut reading =
+            Reading::new(&self.written, Quickstart::FLAGS, Quickstart::LATER, Quickstart::KIND, environment);
+        let config = QuickstartConfig {
+            data_dir: data_dir(&mut reading),
+            secure_port: port(&mut reading),
+            admin_address: seen::admin_address(&mut reading),
+            log: seen::log(&mut reading),
+        };
+        reading.end(|_| config)
+    }
+}

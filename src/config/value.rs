@@ -1,0 +1,128 @@
+//! Values as the command line writes them, the same as Go's flag packages read them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+/// Splits a comma list; a part in double quotes may hold commas, and `""` inside it is one quote, as
+/// in CSV. An empty text is an empty list.
+pub(super) fn list(text: &str) -> Vec<String> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let mut parts = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    let mut quoted = false;
+    while let Some(letter) = letters.next() {
+        let at_start = parts.last().is_some_and(String::is_empty);
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => {
+                letters.next();
+                push(&mut parts, '"');
+            }
+            '"' if quoted => quoted = false,
+            '"' if at_start => quoted = true,
+            ',' if !quoted => parts.push(String::new()),
+            letter => push(&mut parts, letter),
+        }
+    }
+    parts
+}
+
+fn push(parts: &mut [String], letter: char) {
+    if let Some(last) = parts.last_mut() {
+        last.push(letter);
+    }
+}
+
+/// `true` or `false` in every spelling that Go's strconv.ParseBool takes.
+pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("use true or false"),
+    }
+}
+
+/// A duration as Go's time.ParseDuration reads it, without sign: numbers with units, `1h30m`, `1.5s`.
+pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+    const FORM: &str = "use a duration such as 90s, 1m30s or 1h";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.').ok_or(FORM)?;
+        let number: f64 = rest[..digits].parse().map_err(|_| FORM)?;
+        rest = &rest[digits..];
+        let unit = rest.find(|letter: char| letter.is_ascii_digit() || letter == '.').unwrap_or(rest.len());
+        seconds += number
+            * match &rest[..unit] {
+                "ns" => 1e-9,
+                "us" | "µs" | "μs" => 1e-6,
+                "ms" => 1e-3,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return Err(FORM),
+            };
+        rest = &rest[unit..];
+    }
+    if text.is_empty() {
+        return Err(FORM);
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| "too long")
+}
+
+/// `IP:PORT`, `[IP]:PORT` or `localhost:PORT`.
+pub(super) fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    if let Some(port) = text.strip_prefix("localhost:") {
+        let port = port.parse().map_err(|_| "use a port from 0 to 65535")?;
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    text.parse().map_err(|_| "use an address and a port, such as 127.0.0.1:6480 or [::1]:6480")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comma_lists() {
+        let cases: &[(&str, &[&str])] = &[
+            ("", &[]),
+            ("a", &["a"]),
+            ("a,b", &["a", "b"]),
+            ("a,,b,", &["a", "", "b", ""]),
+            ("\"Acme, Inc\",b", &["Acme, Inc", "b"]),
+            ("\"a \"\"b\"\"\"", &["a \"b\""]),
+            ("a\"b", &["a\"b"]),
+            ("\"open, never closed", &["open, never closed"]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(list(text), *expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn switches() {
+        for text in ["true", "True", "1", "t"] {
+            assert_eq!(switch(text), Ok(true));
+        }
+        for text in ["false", "FALSE", "0", "f"] {
+            assert_eq!(switch(text), Ok(false));
+        }
+        for text in ["", "yes", "on", "2"] {
+            assert!(switch(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses() {
+        assert_eq!(address("localhost:0").unwrap().to_string(), "127.0.0.1:0");
+        assert_eq!(address("[::1]:6480").unwrap().to_string(), "[::1]:6480");
+        for text in ["", "6480", ":6480", "example.com:1", "127.0.0.1", "localhost:70000"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What the operator wrote: command line before environment before file, each value with its place.
+
+use std::collections::BTreeMap;
+
+use clap::ArgMatches;
+
+use super::file;
+use super::flag::{Flag, Group, Kind};
+use super::value;
+use crate::process::{Problem, Problems};
+
+/// The flags that were given, as text, each with where it was given.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    given: BTreeMap<&'static str, Given>,
+}
+
+/// One flag as it was given; a list may have several values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) values: Vec<String>,
+    pub(super) origin: Origin,
+}
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    CommandLine,
+    Environment,
+    /// The file with its line, and the field.
+    File {
+        place: String,
+        field: String,
+    },
+}
+
+impl Written {
+    /// What the command line says.
+    pub(super) fn on_command_line(matches: &ArgMatches, groups: &[&'static Group], later: &'static [Flag]) -> Written {
+        let mut written = Written::default();
+        for flag in flags(groups, later) {
+            if let Ok(Some(values)) = matches.try_get_many::<String>(flag.name) {
+                let values = split(flag, values.cloned());
+                written.given.insert(flag.name, Given { values, origin: Origin::CommandLine });
+            }
+        }
+        written
+    }
+
+    /// Adds what the environment and the file named by `--config` say about flags not given yet.
+    ///
+    /// `environment` answers for one variable. An environment variable of ours that is no flag is left
+    /// alone: Kubernetes itself sets `NARTHEX_SERVICE_HOST` and its like for a Service of our name.
+    pub(super) fn complete(
+        mut self,
+        groups: &[&'static Group],
+        later: &'static [Flag],
+        environment: &dyn Fn(&str) -> Option<String>,
+        kind: &str,
+    ) -> (Written, Problems) {
+        let mut problems = Problems::default();
+        for flag in flags(groups, later) {
+            if let Some(value) = environment(&flag.variable()) {
+                let values = split(flag, std::iter::once(value));
+                self.given.entry(flag.name).or_insert(Given { values, origin: Origin::Environment });
+            }
+        }
+        let path = self.given.get("config").and_then(|given| given.values.last()).filter(|path| !path.is_empty());
+        if let Some(path) = path {
+            let place = self.place("config").0;
+            match std::fs::read_to_string(path) {
+                Err(error) => problems.0.push(Problem::new(place, format_args!("cannot read {path}: {error}"))),
+                Ok(text) => {
+                    for (flag, given) in file::read(path, &text, kind, groups, later, &mut problems) {
+                        self.given.entry(flag.name).or_insert(given);
+                    }
+                }
+            }
+        }
+        (self, problems)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Given> {
+        self.given.get(name)
+    }
+
+    /// Where the flag was given, for a [`Problem`]: place and field. A flag that nobody gave stands on
+    /// the command line, where it can be given.
+    pub(super) fn place(&self, name: &str) -> (String, String) {
+        match self.given.get(name).map(|given| &given.origin) {
+            None | Some(Origin::CommandLine) if name == "v" => ("-v".to_owned(), String::new()),
+            None | Some(Origin::CommandLine) => (format!("--{name}"), String::new()),
+            Some(Origin::Environment) => {
+                (format!("NARTHEX_{}", name.replace('-', "_").to_ascii_uppercase()), String::new())
+            }
+            Some(Origin::File { place, field }) => (place.clone(), field.clone()),
+        }
+    }
+}
+
+/// Every flag once, the shown ones and those of a later version.
+pub(super) fn flags(groups: &[&'static Group], later: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
+    groups.iter().flat_map(|group| group.flags).chain(later)
+}
+
+fn split(flag: &Flag, values: impl Iterator<Item = String>) -> Vec<String> {
+    match flag.kind {
+        Kind::List(_) => values.flat_map(|value| value::list(&value)).collect(),
+        _ => values.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static GROUP: Group = Group {
+        heading: "Test",
+        flags: &[
+            Flag::new("config", Kind::File, "", ""),
+            Flag::new("port", Kind::Count, "1", ""),
+            Flag::new("names", Kind::List("NAME"), "", ""),
+            Flag::new("pair", Kind::Repeated("A,B"), "", ""),
+            Flag::new("open", Kind::Switch, "false", ""),
+        ],
+    };
+
+    fn written(line: &[&str], environment: &[(&str, &str)]) -> (Written, Problems) {
+        let command = super::super::flag::augment(clap::Command::new("test"), &[&GROUP], &[]);
+        let matches = command.try_get_matches_from(std::iter::once(&"test").chain(line)).unwrap();
+        let environment = |name: &str| {
+            environment.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
+        };
+        Written::on_command_line(&matches, &[&GROUP], &[]).complete(&[&GROUP], &[], &environment, "Test")
+    }
+
+    fn values(written: &Written, name: &str) -> Vec<String> {
+        written.get(name).map(|given| given.values.clone()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_last_of_single_values_wins_and_lists_grow() {
+        let (written, _) = written(&["--port=1", "--port", "2", "--names=a,b", "--names", "c", "--pair=a,b"], &[]);
+        assert_eq!(values(&written, "port"), ["2"]);
+        assert_eq!(values(&written, "names"), ["a", "b", "c"]);
+        assert_eq!(values(&written, "pair"), ["a,b"]);
+    }
+
+    #[test]
+    fn a_bare_switch_means_true() {
+        assert_eq!(values(&written(&["--open"], &[]).0, "open"), ["true"]);
+        assert_eq!(values(&written(&["--open=false"], &[]).0, "open"), ["false"]);
+        assert_eq!(values(&written(&["--open", "--open=false"], &[]).0, "open"), ["false"]);
+        assert_eq!(written(&[], &[]).0.get("open"), None);
+    }
+
+    #[test]
+    fn command_line_then_environment_then_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("narthex.yaml");
+        let text = "apiVersion: narthex.dev/v1alpha1\nkind: Test\nport: 3\nnames: [x, y]\nopen: true\n";
+        std::fs::write(&file, text).unwrap();
+        let file = file.to_str().unwrap();
+
+        let (all, problems) =
+            written(&["--port=1"], &[("NARTHEX_CONFIG", file), ("NARTHEX_NAMES", "b,c"), ("NARTHEX_PORT", "2")]);
+        assert_eq!(problems, Problems::default());
+        assert_eq!(values(&all, "port"), ["1"]);
+        assert_eq!(values(&all, "names"), ["b", "c"]);
+        assert_eq!(values(&all, "open"), ["true"]);
+        assert_eq!(all.place("port").0, "--port");
+        assert_eq!(all.place("names").0, "NARTHEX_NAMES");
+        assert_eq!(all.place("open"), (format!("{file} line 5"), "open".to_owned()));
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_the_flag_that_named_it() {
+        let (_, problems) = written(&["--config=/nowhere/narthex.yaml"], &[]);
+        assert_eq!(
+            problems.to_string(),
+            "--config: cannot read /nowhere/narthex.yaml: No such file or directory (os error 2)"
+        );
+    }
+}

@@ -1,0 +1,238 @@
+//! The order of modules in `src/lib.rs` is the architecture; these tests hold it, and a few habits.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file longer than this is two ideas; the aim is 100 to 300 lines.
+const LONGEST_FILE: usize = 800;
+
+#[test]
+fn a_module_uses_only_modules_declared_above_it() {
+    let order = declared_order();
+    let mut wrong = Vec::new();
+    for file in files() {
+        let Some(own) = order.iter().position(|module| *module == top_module(&file)) else { continue };
+        for (line, used) in used_modules(&read(&file), depth(&file)) {
+            if order.iter().position(|module| *module == used).is_some_and(|theirs| theirs > own) {
+                let file = file.display();
+                wrong.push(format!("{file}:{line}: {} stands above {used} and may not use it", order[own]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_folder_is_a_declared_module() {
+    let declared: BTreeSet<_> = declared_order().into_iter().collect();
+    let present: BTreeSet<_> =
+        files().iter().map(|file| top_module(file)).filter(|name| name != "lib" && name != "main").collect();
+    assert_eq!(present, declared);
+}
+
+#[test]
+fn nothing_is_unsafe() {
+    for file in files() {
+        for (number, line) in without_comments_and_texts(&read(&file)).lines().enumerate() {
+            assert!(!words(line).any(|word| word == "unsafe"), "{}:{}: unsafe", file.display(), number + 1);
+        }
+    }
+}
+
+#[test]
+fn every_file_opens_with_its_idea_and_is_short() {
+    let mut wrong = Vec::new();
+    for file in files() {
+        let text = read(&file);
+        if !text.starts_with("//!") {
+            wrong.push(format!("{} lacks its opening sentence", file.display()));
+        }
+        let lines = text.lines().count();
+        if lines > LONGEST_FILE {
+            wrong.push(format!("{} has {lines} lines; it asks to be two", file.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_file_name_says_something() {
+    const EMPTY: [&str; 8] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "types"];
+    for file in files() {
+        let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        assert!(!stem.split('_').any(|word| EMPTY.contains(&word)), "{} has an empty name", file.display());
+    }
+}
+
+#[test]
+fn these_tests_read_paths_as_the_compiler_does() {
+    let text = r##"
+use crate::tls::Bundle; // crate::admin
+use crate::{egress::{pool, crate_}, forward, listen::Limits};
+use super::super::roles::main;
+fn a<'a>(b: &'a str) -> char { let _ = "crate::openapi \" crate::config"; r#"crate::route"#; '"' }
+/* crate::discovery */ fn c() { super::super::super::admin::page(); my_crate::thing() }
+"##;
+    let mut used = used_modules(text, 2);
+    used.sort();
+    let expected = [(2, "tls"), (3, "egress"), (3, "forward"), (3, "listen"), (4, "roles"), (6, "admin")];
+    assert_eq!(used, expected.map(|(line, name)| (line, name.to_owned())));
+}
+
+/// The modules of `src/lib.rs`, from the first to the last.
+fn declared_order() -> Vec<String> {
+    let modules: Vec<_> = read(&source().join("lib.rs"))
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';').map(str::to_owned))
+        .collect();
+    assert!(modules.len() > 10, "src/lib.rs declares its modules in a way that this test does not read");
+    modules
+}
+
+/// The top-level modules that a file uses, with line numbers: `crate::X`, `crate::{X, …}`, and as many
+/// `super::` as lead from the file to the crate, or one more from a module within the file.
+fn used_modules(text: &str, depth: usize) -> Vec<(usize, String)> {
+    let text = without_comments_and_texts(text);
+    let mut used = Vec::new();
+    for start in ["crate::".to_owned(), "super::".repeat(depth), "super::".repeat(depth + 1)] {
+        for (at, _) in text.match_indices(&start) {
+            let before = &text[..at];
+            let within = before.ends_with(|letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':');
+            let after = &text[at + start.len()..];
+            if !within && !after.starts_with("super::") {
+                let line = before.matches('\n').count() + 1;
+                used.extend(first_names(after).into_iter().map(|name| (line, name)));
+            }
+        }
+    }
+    used
+}
+
+/// `tls::Bundle` is `tls`; `{egress, tls::{A, B}}` is `egress` and `tls`.
+fn first_names(path: &str) -> Vec<String> {
+    let Some(group) = path.strip_prefix('{') else {
+        return words(path).next().map(str::to_owned).into_iter().collect();
+    };
+    let mut names = Vec::new();
+    let mut level = 0;
+    let mut expected = true;
+    for (at, letter) in group.char_indices() {
+        match letter {
+            '{' => level += 1,
+            '}' if level == 0 => break,
+            '}' => level -= 1,
+            ',' if level == 0 => expected = true,
+            letter if expected && letter.is_alphabetic() => {
+                names.extend(words(&group[at..]).next().map(str::to_owned));
+                expected = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(|word| !word.is_empty())
+}
+
+/// The same lines without comments and quoted texts, which may speak of anything.
+fn without_comments_and_texts(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        let skipped = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").map_or(rest.len(), |end| end + 2)
+        } else if let Some(hashes) = raw_text(rest, &plain) {
+            let end = format!("\"{}", "#".repeat(hashes));
+            let open = hashes + 2;
+            rest[open..].find(&end).map_or(rest.len(), |at| open + at + end.len())
+        } else if letter == '"' {
+            quoted_text(rest)
+        } else if let Some(length) = quoted_letter(rest) {
+            length
+        } else {
+            plain.push(letter);
+            rest = &rest[letter.len_utf8()..];
+            continue;
+        };
+        plain.extend(rest[..skipped].chars().filter(|letter| *letter == '\n'));
+        rest = &rest[skipped..];
+    }
+    plain
+}
+
+/// How many `#` the raw text that begins here has, if one does.
+fn raw_text(rest: &str, before: &str) -> Option<usize> {
+    let within_word = before.ends_with(|letter: char| letter.is_alphanumeric() && letter != 'b' || letter == '_');
+    let after = rest.strip_prefix('r').filter(|_| !within_word)?;
+    let hashes = after.len() - after.trim_start_matches('#').len();
+    after[hashes..].starts_with('"').then_some(hashes)
+}
+
+/// The length of `"a \" b"`.
+fn quoted_text(rest: &str) -> usize {
+    let mut escaped = false;
+    for (at, letter) in rest.char_indices().skip(1) {
+        match letter {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+/// The length of `'"'` or `'\''`; a lifetime is neither.
+fn quoted_letter(rest: &str) -> Option<usize> {
+    let inner = rest.strip_prefix('\'')?;
+    if let Some(escape) = inner.strip_prefix('\\') {
+        return escape.char_indices().skip(1).find(|(_, letter)| *letter == '\'').map(|(at, _)| at + 3);
+    }
+    let letter = inner.chars().next()?;
+    inner[letter.len_utf8()..].starts_with('\'').then_some(letter.len_utf8() + 2)
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).expect("a source file is readable")
+}
+
+fn files() -> Vec<PathBuf> {
+    fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).expect("a source folder is readable") {
+            let path = entry.expect("a source folder is readable").path();
+            if path.is_dir() {
+                collect(&path, into);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                into.push(path);
+            }
+        }
+    }
+    let mut files = Vec::new();
+    collect(&source(), &mut files);
+    assert!(files.len() > 20, "src has become empty");
+    files
+}
+
+fn within_source(file: &Path) -> &Path {
+    file.strip_prefix(source()).expect("files are found below src")
+}
+
+fn top_module(file: &Path) -> String {
+    let first = within_source(file).iter().next().and_then(|name| name.to_str()).unwrap_or_default();
+    first.strip_suffix(".rs").unwrap_or(first).to_owned()
+}
+
+/// How many `super` lead from a file to the crate: one from `src/tls/mod.rs`, two from `src/tls/a.rs`.
+fn depth(file: &Path) -> usize {
+    let levels = within_source(file).iter().count();
+    if file.file_name().is_some_and(|name| name == "mod.rs") { levels - 1 } else { levels }
+}
