@@ -1,1 +1,29 @@
-//! Discovery documents.
+//! Discovery: which groups, versions and resources stand behind us, told as Kubernetes clients ask for it.
+//!
+//! Every backend is asked by a task of its own ([`Discovery`]), what it says is judged ([`parse`]) before it
+//! is believed, [`merge`] puts all of it in order, [`Documents`] holds the finished bytes, and [`answer`]
+//! serves them. A backend that is slow, dead or lying costs nobody else anything: its last good content stays,
+//! marked `Stale` (KEP-3352, with the resources that kube-aggregator drops).
+
+mod document;
+mod documents;
+mod fetch;
+mod keeper;
+mod media;
+mod merge;
+mod own;
+mod parse;
+mod rounds;
+mod serve;
+
+pub use document::{Kind, Resource, Scope, Subresource};
+pub use documents::{Documents, Source};
+pub use fetch::{Fetch, FetchError, Fetched, Known, MAX_BODY, TIMEOUT};
+pub use keeper::Discovery;
+pub use serve::answer;
+
+pub(crate) use documents::Document;
+pub(crate) use fetch::bounded;
+pub(crate) use media::by_preference;
+pub(crate) use rounds::Rounds;
+pub(crate) use serve::{Reply, not_acceptable, not_allowed};

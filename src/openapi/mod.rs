@@ -1,1 +1,16 @@
-//! OpenAPI documents.
+//! OpenAPI v3: one index over all backends, each believed only about its own group and version; the documents
+//! themselves are relayed to the backend that [`Index::owner`] names.
+//!
+//! kubectl needs them for `explain`, `apply` and the validation of `create`. A backend that has no `/openapi/v3`
+//! is absent from the index, and kubectl does without; version 2 of OpenAPI is not served.
+
+mod index;
+mod keeper;
+mod own;
+mod relay;
+mod serve;
+
+pub use index::Index;
+pub use keeper::OpenApi;
+pub use relay::{seal, split_hash};
+pub use serve::answer;

@@ -1,0 +1,105 @@
+//! What we need from outside: the APIServices there are, and one GET to the backend of one of them.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+/// How long one fetch may take in all (kube-aggregator `discoverymanager` has the same bound).
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The largest body we take from a backend. The biggest real one, a custom-metrics adapter with thousands of
+/// metrics, stays below 2 MiB.
+pub const MAX_BODY: usize = 4 << 20;
+
+/// One APIService, as far as discovery and OpenAPI care.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Name of the APIService, `<version>.<group>`.
+    pub name: String,
+    /// `spec.group`; empty for the core group.
+    pub group: String,
+    /// `spec.version`.
+    pub version: String,
+    /// `spec.groupPriorityMinimum`.
+    pub group_priority_minimum: i32,
+    /// `spec.versionPriority`.
+    pub version_priority: i32,
+    /// Equal for APIServices whose backend is the same in everything: where it is and how it is trusted.
+    /// They share one fetch of `/apis`.
+    pub service_key: String,
+}
+
+impl Known {
+    /// `<group>/<version>`, or the version alone for the core group.
+    pub fn group_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `/apis/<group>/<version>`, or `/api/<version>`.
+    pub(crate) fn prefix(&self) -> String {
+        if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        }
+    }
+}
+
+/// An answer of a backend.
+#[derive(Clone, Debug, Default)]
+pub struct Fetched {
+    /// HTTP status code.
+    pub status: u16,
+    /// The `Content-Type` header; empty when there was none.
+    pub content_type: String,
+    /// The `ETag` header.
+    pub etag: Option<String>,
+    /// The whole body, at most [`MAX_BODY`] bytes.
+    pub body: Bytes,
+}
+
+/// Why a backend could not be asked, or what it said could not be believed; for the log and the operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchError(pub String);
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for FetchError {}
+
+/// One GET to the backend of one APIService, as user `system:kube-aggregator` of group `system:masters`.
+///
+/// Whoever implements it does not wait for the backend to be judged available, follows no redirect, decodes no
+/// more than [`MAX_BODY`] bytes and gives up after [`TIMEOUT`]; both bounds are checked here once more.
+pub trait Fetch {
+    /// Asks the backend of `apiservice` for `path` (which never comes from a client).
+    fn fetch(
+        &self,
+        apiservice: &str,
+        path: &str,
+        accept: &str,
+        if_none_match: Option<&str>,
+    ) -> impl Future<Output = Result<Fetched, FetchError>>;
+}
+
+/// `fetch.fetch(…)` within the bounds of time and size, whatever the implementation does.
+pub(crate) async fn bounded<F: Fetch>(
+    fetch: &F,
+    apiservice: &str,
+    path: &str,
+    accept: &str,
+    if_none_match: Option<&str>,
+) -> Result<Fetched, FetchError> {
+    let fetched = tokio::time::timeout(TIMEOUT, fetch.fetch(apiservice, path, accept, if_none_match))
+        .await
+        .map_err(|_| FetchError(format!("no answer to GET {path} within {} s", TIMEOUT.as_secs())))??;
+    if fetched.body.len() > MAX_BODY {
+        return Err(FetchError(format!("the answer to GET {path} is larger than {} MiB", MAX_BODY >> 20)));
+    }
+    Ok(fetched)
+}

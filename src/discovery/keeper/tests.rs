@@ -1,0 +1,325 @@
+//! Discovery against backends that are good, slow, dead, old and lying; time is the test's own.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, sleep};
+
+use super::super::fetch::{Fetched, MAX_BODY, TIMEOUT};
+use super::*;
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Backends by APIService and path; what they were asked is written down.
+#[derive(Clone, Default)]
+struct World(Rc<RefCell<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    answers: BTreeMap<(String, String), Behaviour>,
+    asked: Vec<(String, String, Option<String>)>,
+}
+
+#[derive(Clone)]
+enum Behaviour {
+    Answer(Fetched),
+    Hang,
+    Refuse,
+}
+
+impl World {
+    fn set(&self, apiservice: &str, path: &str, behaviour: Behaviour) {
+        self.0.borrow_mut().answers.insert((apiservice.into(), path.into()), behaviour);
+    }
+
+    fn asked(&self) -> Vec<(String, String, Option<String>)> {
+        std::mem::take(&mut self.0.borrow_mut().asked)
+    }
+}
+
+impl Fetch for World {
+    async fn fetch(
+        &self,
+        apiservice: &str,
+        path: &str,
+        _: &str,
+        if_none_match: Option<&str>,
+    ) -> Result<Fetched, FetchError> {
+        let key = (apiservice.to_owned(), path.to_owned());
+        let behaviour = {
+            let mut inner = self.0.borrow_mut();
+            inner.asked.push((key.0.clone(), key.1.clone(), if_none_match.map(str::to_owned)));
+            inner.answers.get(&key).cloned()
+        };
+        match behaviour {
+            None => Ok(Fetched { status: 404, ..Fetched::default() }),
+            Some(Behaviour::Refuse) => Err(FetchError("connection refused".into())),
+            Some(Behaviour::Hang) => std::future::pending().await,
+            Some(Behaviour::Answer(fetched)) if if_none_match.is_some() && fetched.etag.as_deref() == if_none_match => {
+                Ok(Fetched { status: 304, ..Fetched::default() })
+            }
+            Some(Behaviour::Answer(fetched)) => Ok(fetched),
+        }
+    }
+}
+
+fn known(group: &str, version: &str, service_key: &str) -> Known {
+    Known {
+        name: format!("{version}.{group}"),
+        group: group.into(),
+        version: version.into(),
+        group_priority_minimum: 1000,
+        version_priority: 15,
+        service_key: service_key.into(),
+    }
+}
+
+fn answer(content_type: &str, body: String) -> Behaviour {
+    Behaviour::Answer(Fetched { status: 200, content_type: content_type.into(), etag: None, body: body.into() })
+}
+
+/// A good backend that serves `resource` in each of `versions`, with an entity tag.
+fn good(group: &str, versions: &[&str], resource: &str) -> Behaviour {
+    let versions: Vec<String> = versions
+        .iter()
+        .map(|version| {
+            format!(
+                r#"{{"version":"{version}","freshness":"Current","resources":[{{"resource":"{resource}","scope":"Namespaced","verbs":["get"]}}]}}"#
+            )
+        })
+        .collect();
+    let body = format!(
+        r#"{{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{{}},"items":[{{"metadata":{{"name":"{group}"}},"versions":[{}]}}]}}"#,
+        versions.join(",")
+    );
+    let etag = Some(format!("\"{resource}{}\"", versions.len()));
+    Behaviour::Answer(Fetched { status: 200, content_type: AGGREGATED.into(), etag, body: body.into() })
+}
+
+/// What is served for each group and version: resources, or with a `!` when marked stale.
+fn served(documents: &Published<Documents>) -> Vec<String> {
+    let documents = documents.get();
+    let list: serde_json::Value = serde_json::from_slice(&documents.groups.v2.json).unwrap();
+    let mut lines = Vec::new();
+    for group in list["items"].as_array().unwrap() {
+        for version in group["versions"].as_array().unwrap() {
+            let resources = version["resources"].as_array().cloned().unwrap_or_default();
+            let resources: Vec<&str> = resources.iter().map(|it| it["resource"].as_str().unwrap()).collect();
+            let stale = if version["freshness"] == "Stale" { "!" } else { "" };
+            let (group, version) = (group["metadata"]["name"].as_str().unwrap(), version["version"].as_str().unwrap());
+            lines.push(format!("{group}/{version}:{}{stale}", resources.join(",")));
+        }
+    }
+    assert_eq!(lines.remove(0), "apiregistration.k8s.io/v1:apiservices");
+    lines
+}
+
+/// Runs a test where time passes only when everybody waits.
+fn run(test: impl AsyncFnOnce(World, Discovery<World>, Published<Documents>) + 'static) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    LocalSet::new().block_on(&runtime, async move {
+        let world = World::default();
+        let (discovery, documents) = Discovery::start(world.clone());
+        test(world, discovery, documents).await;
+    });
+}
+
+/// Lets all that can happen without time passing happen.
+async fn settle() {
+    sleep(Duration::from_millis(1)).await;
+}
+
+#[test]
+fn a_slow_and_a_dead_backend_delay_nobody() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+        world.set("v1.slow", "/apis", Behaviour::Hang);
+        world.set("v1.dead", "/apis", Behaviour::Refuse);
+        let begun = Instant::now();
+        discovery.follow(vec![known("slow", "v1", "s"), known("good", "v1", "g"), known("dead", "v1", "d")]);
+        assert_eq!(served(&documents), ["dead/v1:!", "good/v1:!", "slow/v1:!"], "answered before anybody was asked");
+        settle().await;
+        assert!(begun.elapsed() < Duration::from_millis(5));
+        assert_eq!(served(&documents), ["dead/v1:!", "good/v1:things", "slow/v1:!"]);
+        assert!(!documents.get().all_asked());
+        sleep(TIMEOUT).await;
+        assert!(documents.get().all_asked());
+        let sources = documents.get().sources.clone();
+        assert_eq!(sources[0].problem, "connection refused");
+        assert_eq!(sources[2].problem, "no answer to GET /apis within 5 s");
+        assert_eq!((sources[1].current, sources[1].resources), (true, 1));
+    });
+}
+
+#[test]
+fn what_was_heard_stays_when_the_backend_goes_and_is_marked_stale() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+        discovery.follow(vec![known("good", "v1", "g")]);
+        settle().await;
+        world.set("v1.good", "/apis", Behaviour::Refuse);
+        sleep(Duration::from_secs(63)).await;
+        assert_eq!(served(&documents), ["good/v1:things!"], "after three rounds that failed");
+        world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+        world.asked();
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(served(&documents), ["good/v1:things"]);
+        assert_eq!(world.asked()[0].2.as_deref(), Some("\"things1\""), "the tag outlives the trouble");
+    });
+}
+
+#[test]
+fn nothing_is_published_when_nothing_changed() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+        discovery.follow(vec![known("good", "v1", "g")]);
+        settle().await;
+        let (before, count) = (documents.get(), discovery.aggregations().load(Ordering::Relaxed));
+        world.asked();
+        sleep(Duration::from_secs(301)).await;
+        discovery.follow(vec![known("good", "v1", "g")]);
+        assert!((5..=6).contains(&world.asked().len()), "once a minute");
+        assert!(Arc::ptr_eq(&before, &documents.get()));
+        assert_eq!(discovery.aggregations().load(Ordering::Relaxed), count);
+    });
+}
+
+#[test]
+fn versions_of_one_backend_share_a_fetch_and_a_new_one_is_asked_for_at_once() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", good("good", &["v1", "v2"], "things"));
+        discovery.follow(vec![known("good", "v1", "g")]);
+        settle().await;
+        assert_eq!(served(&documents), ["good/v1:things"]);
+        discovery.follow(vec![known("good", "v1", "g"), known("good", "v2", "g"), known("good", "v3", "g")]);
+        settle().await;
+        assert_eq!(served(&documents), ["good/v3:!", "good/v2:things", "good/v1:things"]);
+        let asked = world.asked();
+        assert_eq!(asked.len(), 2);
+        assert_eq!(asked[1].2, None, "without the tag that would hide the new version");
+    });
+}
+
+#[test]
+fn an_old_backend_is_asked_in_the_older_form() {
+    run(async |world, discovery, documents| {
+        let list = |group_version: &str, name: &str| {
+            let resource = format!(r#"{{"name":"{name}","namespaced":true,"kind":"Thing","verbs":["get"]}}"#);
+            let body =
+                format!(r#"{{"kind":"APIResourceList","groupVersion":"{group_version}","resources":[{resource}]}}"#);
+            answer("application/json", body)
+        };
+        world.set("v1.old", "/apis", answer("application/json", r#"{"kind":"APIGroupList","groups":[]}"#.into()));
+        world.set("v1.old", "/apis/old/v1", list("old/v1", "things"));
+        world.set("v2.old", "/apis/old/v2", Behaviour::Hang);
+        world.set("v3.old", "/apis/old/v3", list("other/v3", "things"));
+        world.set("v1.", "/api/v1", list("v1", "pods"));
+        discovery.follow(vec![
+            known("old", "v1", "o"),
+            known("old", "v2", "o"),
+            known("old", "v3", "o"),
+            known("", "v1", "core"),
+        ]);
+        sleep(TIMEOUT + Duration::from_millis(1)).await;
+        assert_eq!(served(&documents), ["old/v3:!", "old/v2:!", "old/v1:things"]);
+        let documents = documents.get();
+        let core: serde_json::Value = serde_json::from_slice(&documents.core.v2.json).unwrap();
+        assert_eq!(core["items"][0]["versions"][0]["resources"][0]["resource"], "pods");
+        assert!(documents.sources.iter().any(|it| it.problem == "the answer is not about old/v3, which was asked for"));
+    });
+}
+
+#[test]
+fn liars_change_nothing() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", Behaviour::Answer(Fetched { status: 304, ..Fetched::default() }));
+        discovery.follow(vec![known("good", "v1", "g")]);
+        settle().await;
+        assert_eq!(served(&documents), ["good/v1:!"], "unchanged, but since when?");
+        for lie in [
+            answer("text/html", "<html>log in</html>".into()),
+            answer(AGGREGATED, "<html>".into()),
+            answer(AGGREGATED, "[".repeat(100_000)),
+            answer(
+                AGGREGATED,
+                "{\"kind\":\"APIGroupDiscoveryList\",\"apiVersion\":\"apidiscovery.k8s.io/v2\",\"items\":[7]}".into(),
+            ),
+            answer(AGGREGATED, " ".repeat(MAX_BODY + 1)),
+            Behaviour::Answer(Fetched { status: 302, ..Fetched::default() }),
+            Behaviour::Answer(Fetched { status: 503, body: Bytes::from_static(b"{}"), ..Fetched::default() }),
+        ] {
+            world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+            discovery.nudge("v1.good");
+            settle().await;
+            assert_eq!(served(&documents), ["good/v1:things"]);
+            world.set("v1.good", "/apis", lie);
+            for expected in ["good/v1:things", "good/v1:things", "good/v1:things!"] {
+                discovery.nudge("v1.good");
+                settle().await;
+                assert_eq!(served(&documents), [expected]);
+            }
+            assert!(!documents.get().sources[0].problem.is_empty());
+        }
+        world.set("v1.good", "/apis", good("evil", &["v1"], "stolen"));
+        discovery.nudge("v1.good");
+        settle().await;
+        assert_eq!(served(&documents), ["good/v1:things!"], "it answers, but not about this one");
+        assert_eq!(documents.get().sources[0].problem, "its backend does not list this group and version");
+    });
+}
+
+#[test]
+fn a_backend_that_is_away_is_asked_again_soon_then_rarely_and_at_once_when_nudged() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", Behaviour::Refuse);
+        discovery.follow(vec![known("good", "v1", "g")]);
+        sleep(Duration::from_millis(600)).await;
+        assert!((2..=3).contains(&world.asked().len()));
+        sleep(Duration::from_secs(600)).await;
+        assert!((14..=32).contains(&world.asked().len()));
+        world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+        discovery.nudge("v1.good");
+        discovery.nudge("v1.unknown");
+        settle().await;
+        assert_eq!(served(&documents), ["good/v1:things"]);
+    });
+}
+
+#[test]
+fn what_is_unregistered_goes_and_is_asked_no_more() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+        world.set("v1.gone", "/apis", Behaviour::Hang);
+        discovery.follow(vec![
+            known("good", "v1", "g"),
+            known("gone", "v1", "x"),
+            known("apiregistration.k8s.io", "v1", "evil"),
+        ]);
+        settle().await;
+        discovery.follow(vec![known("good", "v1", "g")]);
+        assert_eq!(served(&documents), ["good/v1:things"]);
+        world.asked();
+        sleep(Duration::from_secs(600)).await;
+        assert!(world.asked().iter().all(|(name, _, _)| name == "v1.good"));
+        drop(discovery);
+        world.asked();
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(world.asked(), [], "dropping it ends its tasks");
+    });
+}
+
+#[test]
+fn an_apiservice_that_moves_keeps_its_resources_until_the_new_backend_speaks() {
+    run(async |world, discovery, documents| {
+        world.set("v1.good", "/apis", good("good", &["v1"], "things"));
+        discovery.follow(vec![known("good", "v1", "old")]);
+        settle().await;
+        world.set("v1.good", "/apis", Behaviour::Hang);
+        discovery.follow(vec![known("good", "v1", "new")]);
+        assert_eq!(served(&documents), ["good/v1:things!"]);
+        world.set("v1.good", "/apis", good("good", &["v1"], "others"));
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(served(&documents), ["good/v1:others"]);
+    });
+}

@@ -1,0 +1,363 @@
+//! What a backend says about itself, judged before it is believed: form, size, and that it is its own.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Deserialize;
+
+use super::document::{Kind, Resource, Scope, Subresource, capped, or_default};
+use super::fetch::{FetchError, Known};
+use super::media::MediaRange;
+
+/// What was listed for one group and version.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Listed {
+    /// Its resources, each name once.
+    pub(super) resources: Vec<Resource>,
+    /// The backend itself (a gateway too, say) does not vouch for them at the moment.
+    pub(super) stale: bool,
+}
+
+/// Whether a `Content-Type` announces aggregated discovery in a version we read.
+pub(super) fn is_aggregated(content_type: &str) -> bool {
+    MediaRange::parse(content_type).is_some_and(|media| {
+        media.is("application/json")
+            && media.parameter("g") == "apidiscovery.k8s.io"
+            && matches!(media.parameter("v"), "v2" | "v2beta1")
+            && media.parameter("as") == "APIGroupDiscoveryList"
+    })
+}
+
+/// Reads an `APIGroupDiscoveryList`: the content of each of `claims`, by name of the APIService, that is in it.
+///
+/// Groups and versions that no claim names are passed over: a backend speaks only for itself.
+pub(super) fn aggregated(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Listed>, FetchError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct List {
+        kind: String,
+        api_version: String,
+        #[serde(default, deserialize_with = "capped::<_, _, 1000>")]
+        items: Vec<Group>,
+    }
+    #[derive(Deserialize)]
+    struct Group {
+        #[serde(default, deserialize_with = "or_default")]
+        metadata: Metadata,
+        #[serde(default, deserialize_with = "capped::<_, _, 100>")]
+        versions: Vec<Version>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Metadata {
+        name: String,
+    }
+    #[derive(Deserialize)]
+    struct Version {
+        version: String,
+        #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
+        resources: Vec<Resource>,
+        #[serde(default)]
+        freshness: String,
+    }
+
+    let list: List = read(body)?;
+    if list.kind != "APIGroupDiscoveryList" || !list.api_version.starts_with("apidiscovery.k8s.io/v2") {
+        return Err(FetchError("the answer is not an APIGroupDiscoveryList, as its content type says".into()));
+    }
+    let mut found = BTreeMap::new();
+    for group in list.items {
+        for version in group.versions {
+            let its = |claim: &&Known| claim.group == group.metadata.name && claim.version == version.version;
+            let Some(claim) = claims.iter().find(its) else { continue };
+            let stale = version.freshness == "Stale";
+            found.entry(claim.name.clone()).or_insert(Listed { resources: judged(version.resources)?, stale });
+        }
+    }
+    Ok(found)
+}
+
+/// Reads an `APIResourceList`, the older form, for the group and version of `claim`.
+///
+/// Subresources, which it lists as `pods/log` beside their resource, are folded into it; where the resource itself
+/// is not listed (custom metrics: `pods/cpu_usage`) it appears with an empty kind and no verbs, as upstream has it.
+pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct List {
+        #[serde(default)]
+        kind: String,
+        group_version: String,
+        #[serde(default, deserialize_with = "capped::<_, _, 20000>")]
+        resources: Vec<Entry>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Entry {
+        name: String,
+        #[serde(default)]
+        singular_name: String,
+        #[serde(default)]
+        namespaced: bool,
+        #[serde(default)]
+        group: String,
+        #[serde(default)]
+        version: String,
+        #[serde(default)]
+        kind: String,
+        #[serde(default, deserialize_with = "capped::<_, _, 64>")]
+        verbs: Vec<String>,
+        #[serde(default, deserialize_with = "capped::<_, _, 64>")]
+        short_names: Vec<String>,
+        #[serde(default, deserialize_with = "capped::<_, _, 64>")]
+        categories: Vec<String>,
+    }
+
+    let list: List = read(body)?;
+    if !matches!(list.kind.as_str(), "APIResourceList" | "") {
+        return Err(FetchError("the answer is not an APIResourceList".into()));
+    }
+    if list.group_version != claim.group_version() {
+        return Err(FetchError(format!("the answer is not about {}, which was asked for", claim.group_version())));
+    }
+    let scope = |namespaced| if namespaced { Scope::Namespaced } else { Scope::Cluster };
+    let own = |said: String, known: &str| if said.is_empty() { known.to_owned() } else { said };
+    let (below, above): (Vec<Entry>, Vec<Entry>) =
+        list.resources.into_iter().partition(|entry| entry.name.contains('/'));
+    let mut resources: Vec<Resource> = above
+        .into_iter()
+        .map(|entry| Resource {
+            resource: entry.name,
+            response_kind: Kind {
+                group: own(entry.group, &claim.group),
+                version: own(entry.version, &claim.version),
+                kind: entry.kind,
+            },
+            scope: scope(entry.namespaced),
+            singular_resource: entry.singular_name,
+            verbs: entry.verbs,
+            short_names: entry.short_names,
+            categories: entry.categories,
+            subresources: Vec::new(),
+        })
+        .collect();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (place, resource) in resources.iter().enumerate() {
+        places.entry(resource.resource.clone()).or_insert(place);
+    }
+    for entry in below {
+        let Some((parent, name)) = entry.name.split_once('/') else { continue };
+        let place = *places.entry(parent.to_owned()).or_insert_with(|| {
+            resources.push(Resource {
+                resource: parent.to_owned(),
+                response_kind: Kind::default(),
+                scope: scope(entry.namespaced),
+                singular_resource: String::new(),
+                verbs: Vec::new(),
+                short_names: Vec::new(),
+                categories: Vec::new(),
+                subresources: Vec::new(),
+            });
+            resources.len() - 1
+        });
+        let subresource = Subresource {
+            subresource: name.to_owned(),
+            response_kind: Kind {
+                group: own(entry.group, &claim.group),
+                version: own(entry.version, &claim.version),
+                kind: entry.kind,
+            },
+            accepted_types: Vec::new(),
+            verbs: entry.verbs,
+        };
+        if let Some(resource) = resources.get_mut(place) {
+            resource.subresources.push(subresource);
+        }
+    }
+    Ok(Listed { resources: judged(resources)?, stale: false })
+}
+
+fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, FetchError> {
+    // serde_json goes no deeper than 128 levels and passes over unknown fields without recursion.
+    serde_json::from_slice(body).map_err(|error| FetchError(format!("the answer cannot be read: {error}")))
+}
+
+/// Each name once, and all words such as a terminal can show: kubectl prints them as they are.
+fn judged(mut resources: Vec<Resource>) -> Result<Vec<Resource>, FetchError> {
+    let mut seen = HashSet::new();
+    resources.retain(|resource| seen.insert(resource.resource.clone()));
+    for resource in &mut resources {
+        let mut seen = HashSet::new();
+        resource.subresources.retain(|below| seen.insert(below.subresource.clone()));
+        let named = !resource.resource.contains('/')
+            && is_word(&resource.resource)
+            && is_word_or_empty(&resource.singular_resource)
+            && is_kind(&resource.response_kind)
+            && [&resource.verbs, &resource.short_names, &resource.categories].into_iter().flatten().all(|w| is_word(w))
+            && resource.subresources.iter().all(|below| {
+                is_word(&below.subresource)
+                    && is_kind(&below.response_kind)
+                    && below.accepted_types.iter().all(is_kind)
+                    && below.verbs.iter().all(|w| is_word(w))
+            });
+        if !named {
+            return Err(FetchError(format!(
+                "the answer has a name that is empty, too long, or not made of visible ASCII, at resource {:?}",
+                resource.resource.chars().take(64).collect::<String>()
+            )));
+        }
+    }
+    Ok(resources)
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && is_word_or_empty(text)
+}
+
+fn is_word_or_empty(text: &str) -> bool {
+    text.len() <= 253 && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn is_kind(kind: &Kind) -> bool {
+    [&kind.group, &kind.version, &kind.kind].into_iter().all(|text| is_word_or_empty(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(group: &str, version: &str) -> Known {
+        Known {
+            name: format!("{version}.{group}"),
+            group: group.into(),
+            version: version.into(),
+            group_priority_minimum: 1000,
+            version_priority: 15,
+            service_key: "a".into(),
+        }
+    }
+
+    fn list(items: &str) -> String {
+        format!(
+            r#"{{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{{}},"items":{items}}}"#
+        )
+    }
+
+    #[test]
+    fn the_content_type_decides_what_is_aggregated() {
+        for yes in [
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io",
+        ] {
+            assert!(is_aggregated(yes), "{yes}");
+        }
+        for no in [
+            "application/json",
+            "",
+            "text/html; charset=utf-8",
+            "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList",
+            "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        ] {
+            assert!(!is_aggregated(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn a_backend_speaks_only_for_its_own_versions() {
+        let body = list(
+            r#"[{"metadata":{"name":"wardle.example.com","creationTimestamp":null},"versions":[
+                {"version":"v1","freshness":"Current","resources":[{"resource":"flunders","scope":"Namespaced","verbs":["get"],
+                 "subresources":[{"subresource":"status","verbs":null}],"future":[{"field":1}]}]},
+                {"version":"v2","resources":[]}]},
+               {"metadata":{"name":"apps"},"versions":[{"version":"v1","resources":[]}]}]"#,
+        );
+        let found = aggregated(body.as_bytes(), &[claim("wardle.example.com", "v1"), claim("other", "v1")]).unwrap();
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["v1.wardle.example.com"]);
+        let flunders = &found["v1.wardle.example.com"].resources[0];
+        assert_eq!(flunders.response_kind, Kind::default(), "a missing kind is empty, not absent");
+        assert_eq!((flunders.scope, flunders.subresources.len()), (Scope::Namespaced, 1));
+    }
+
+    #[test]
+    fn lies_are_refused_whole() {
+        let claims = [claim("g", "v1")];
+        let resources = |inner: &str| {
+            list(&format!(r#"[{{"metadata":{{"name":"g"}},"versions":[{{"version":"v1","resources":{inner}}}]}}]"#))
+        };
+        let many = |entry: &str, n: usize| format!("[{}]", vec![entry; n].join(","));
+        for body in [
+            "<html>log in here</html>".to_owned(),
+            String::new(),
+            "null".into(),
+            "[[".repeat(100_000),
+            r#"{"kind":"Status","apiVersion":"v1","items":[]}"#.into(),
+            r#"{"kind":"APIGroupDiscoveryList","apiVersion":"v1","items":[]}"#.into(),
+            list("{}"),
+            list(&many(r#"{"metadata":{"name":"x"},"versions":[]}"#, 1001)),
+            resources(r#"{"resource":"a"}"#),
+            resources("[{}]"),
+            resources(r#"[{"resource":7}]"#),
+            resources(r#"[{"resource":""}]"#),
+            resources(r#"[{"resource":"a\u001b[2J"}]"#),
+            resources(r#"[{"resource":"a/b"}]"#),
+            resources(r#"[{"resource":"a","scope":"Galaxy"}]"#),
+            resources(r#"[{"resource":"a","verbs":"get"}]"#),
+            resources(r#"[{"resource":"a","verbs":["get\n"]}]"#),
+            resources(&format!(r#"[{{"resource":"a","verbs":{}}}]"#, many(r#""get""#, 65))),
+            resources(&many(r#"{"resource":"a"}"#, 10_001)),
+            resources(&format!(r#"[{{"resource":"{}"}}]"#, "a".repeat(254))),
+        ] {
+            let what: String = body.chars().take(120).collect();
+            assert!(aggregated(body.as_bytes(), &claims).is_err(), "{what}");
+        }
+        let deep = format!(r#"[{{"resource":"a","unknown":{}{}}}]"#, "[".repeat(1_000_000), "]".repeat(1_000_000));
+        let _ = aggregated(resources(&deep).as_bytes(), &claims);
+    }
+
+    #[test]
+    fn a_backend_may_call_its_own_content_stale_and_repeat_itself() {
+        let body = list(
+            r#"[{"metadata":{"name":"g"},"versions":[{"version":"v1","freshness":"Stale","resources":[
+                {"resource":"a","singularResource":"first"},{"resource":"a","singularResource":"second"}]}]}]"#,
+        );
+        let found = aggregated(body.as_bytes(), &[claim("g", "v1")]).unwrap();
+        let listed = &found["v1.g"];
+        assert!(listed.stale);
+        assert_eq!(listed.resources.len(), 1);
+        assert_eq!(listed.resources[0].singular_resource, "first");
+    }
+
+    #[test]
+    fn the_older_form_is_converted() {
+        let body = br#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"wardle.example.com/v1alpha1","resources":[
+            {"name":"flunders/scale","singularName":"","namespaced":true,"group":"autoscaling","version":"v1","kind":"Scale","verbs":["get"]},
+            {"name":"flunders","singularName":"flunder","namespaced":true,"kind":"Flunder","verbs":["create","get"],"shortNames":["fl"],"categories":["all"]},
+            {"name":"pods/cpu_usage","namespaced":true,"kind":"MetricValueList","verbs":["get"]},
+            {"name":"fischers","singularName":"fischer","namespaced":false,"kind":"Fischer","verbs":null}]}"#;
+        let listed = legacy(body, &claim("wardle.example.com", "v1alpha1")).unwrap();
+        insta::assert_json_snapshot!(listed.resources);
+    }
+
+    #[test]
+    fn the_older_form_must_be_about_what_was_asked() {
+        let claim = claim("g", "v1");
+        for body in [
+            r#"{"kind":"APIResourceList","groupVersion":"other/v1","resources":[]}"#,
+            r#"{"kind":"Status","groupVersion":"g/v1","resources":[]}"#,
+            r#"{"kind":"APIResourceList","resources":[]}"#,
+            "<html>",
+        ] {
+            assert!(legacy(body.as_bytes(), &claim).is_err(), "{body}");
+        }
+        assert!(legacy(br#"{"groupVersion":"g/v1","resources":null}"#, &claim).unwrap().resources.is_empty());
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        bolero::check!().with_iterations(20_000).for_each(|bytes: &[u8]| {
+            let claims = [claim("g", "v1")];
+            let _ = aggregated(bytes, &claims);
+            let _ = legacy(bytes, &claims[0]);
+            let _ = is_aggregated(&String::from_utf8_lossy(bytes));
+        });
+    }
+}

@@ -1,0 +1,98 @@
+//! One task a backend, each at its own pace: a minute between rounds that went well, soon after one that did not.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, spawn_local};
+
+/// Between two rounds that went well, and the longest wait after one that did not.
+const REFRESH: Duration = Duration::from_secs(60);
+/// The wait after a first failure; doubles with each.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+
+/// The running tasks by the key of their backend. Dropping it ends them.
+#[derive(Default)]
+pub(crate) struct Rounds(BTreeMap<String, Task>);
+
+struct Task {
+    nudge: Rc<Notify>,
+    handle: AbortHandle,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.handle.abort();
+    }
+}
+
+impl Rounds {
+    /// Starts to repeat `round` for the backend `key`, at once for the first time; a round says whether it went
+    /// well. Must be called inside a `LocalSet`. A backend that has a task already keeps it.
+    pub(crate) fn begin<R, Fut>(&mut self, key: &str, round: R)
+    where
+        R: FnMut() -> Fut + 'static,
+        Fut: Future<Output = bool> + 'static,
+    {
+        if self.0.contains_key(key) {
+            return;
+        }
+        let nudge = Rc::new(Notify::new());
+        let handle = spawn_local(repeat(round, nudge.clone())).abort_handle();
+        self.0.insert(key.to_owned(), Task { nudge, handle });
+    }
+
+    /// Makes the backend `key` be asked now, or once more if it is being asked.
+    pub(crate) fn nudge(&self, key: &str) {
+        if let Some(task) = self.0.get(key) {
+            task.nudge.notify_one();
+        }
+    }
+
+    /// Ends the tasks of all backends but those that `stays` names.
+    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&str) -> bool) {
+        self.0.retain(|key, _| stays(key));
+    }
+}
+
+async fn repeat<R, Fut>(mut round: R, nudge: Rc<Notify>)
+where
+    R: FnMut() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let mut failures = 0;
+    loop {
+        failures = if round().await { 0 } else { failures + 1 };
+        tokio::select! {
+            () = tokio::time::sleep(wait(failures, fastrand::f64())) => {}
+            () = nudge.notified() => failures = 0,
+        }
+    }
+}
+
+/// How long to wait after `failures` rounds in a row that went wrong; `chance` is between 0 and 1.
+///
+/// Spread by a tenth after success and by half after failure, so that many replicas and many backends that came
+/// back together do not ask together.
+fn wait(failures: u32, chance: f64) -> Duration {
+    match failures.checked_sub(1) {
+        None => REFRESH.mul_f64(0.9 + 0.1 * chance),
+        Some(doublings) => REFRESH.min(FIRST_RETRY * (1 << doublings.min(16))).mul_f64(0.5 + 0.5 * chance),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_to_a_minute_and_are_spread() {
+        let millis = |failures, chance| wait(failures, chance).as_millis();
+        assert_eq!((millis(0, 0.0), millis(0, 1.0)), (54_000, 60_000));
+        assert_eq!((millis(1, 0.0), millis(1, 1.0)), (250, 500));
+        assert_eq!(millis(4, 1.0), 4_000);
+        assert_eq!((millis(8, 1.0), millis(u32::MAX, 1.0)), (60_000, 60_000));
+    }
+}

@@ -1,0 +1,308 @@
+//! Answers for `/api`, `/apis` and `/apis/<group>`, in the form and encoding the client wants most.
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+
+use super::documents::{Document, Documents, Forms};
+use super::media::{MediaRange, by_preference, matches_etag};
+use crate::kubeapi::Status;
+use crate::message::{Blame, Body, Refusal};
+
+/// Answers a request for a discovery document; `None` when `path` (decoded, judged) is not one of ours.
+///
+/// Below `/apis/<group>` only groups that have an APIService, and our own, are answered: the rest is for whoever
+/// owns what nobody claims.
+pub fn answer(
+    documents: &Documents,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Option<Result<Response<Body>, Refusal>> {
+    let page = match path.strip_suffix('/').unwrap_or(path) {
+        "/api" => Page::Forms(&documents.core),
+        "/apis" => Page::Forms(&documents.groups),
+        path => Page::Plain(documents.group.get(path.strip_prefix("/apis/")?)?),
+    };
+    if method != Method::GET && method != Method::HEAD {
+        return Some(Err(not_allowed()));
+    }
+    let Some((document, form, encoding)) = page.choose(by_preference(headers)) else {
+        return Some(Err(not_acceptable()));
+    };
+    Some(Ok(respond(document, form, encoding, method, headers)))
+}
+
+/// A 405 for what can only be read.
+pub(crate) fn not_allowed() -> Refusal {
+    let message = "the server does not allow this method on the requested resource";
+    let status = Status { code: 405, reason: "MethodNotAllowed", message: message.into(), details: None };
+    Refusal::new(Blame::Client, status)
+}
+
+/// A 406 that names what there is.
+pub(crate) fn not_acceptable() -> Refusal {
+    let message = "only the following media types are accepted: application/json, application/yaml";
+    Refusal::new(Blame::Client, Status { code: 406, reason: "NotAcceptable", message: message.into(), details: None })
+}
+
+enum Page<'d> {
+    Forms(&'d Forms),
+    Plain(&'d Document),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    V2,
+    V2beta1,
+    Plain,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Encoding {
+    Json,
+    Yaml,
+}
+
+impl<'d> Page<'d> {
+    /// The first range that we have something for wins, as in upstream's `NegotiateOutputMediaType`.
+    fn choose(&self, ranges: Option<Vec<MediaRange<'_>>>) -> Option<(&'d Document, Form, Encoding)> {
+        let Some(ranges) = ranges else { return Some((self.document(Form::Plain)?, Form::Plain, Encoding::Json)) };
+        ranges.iter().find_map(|range| {
+            let encoding = match range {
+                json if json.takes_json() => Encoding::Json,
+                yaml if yaml.is("application/yaml") => Encoding::Yaml,
+                _ => return None,
+            };
+            // A transformation we do not know (`as=Table`, `v=v3`) makes the range unusable; other parameters
+            // (`foo=bar`) mean nothing, as upstream has it.
+            let form = match (range.parameter("g"), range.parameter("v"), range.parameter("as")) {
+                ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList") => Form::V2,
+                ("apidiscovery.k8s.io", "v2beta1", "APIGroupDiscoveryList") => Form::V2beta1,
+                (_, _, "") => Form::Plain,
+                _ => return None,
+            };
+            Some((self.document(form)?, form, encoding))
+        })
+    }
+
+    fn document(&self, form: Form) -> Option<&'d Document> {
+        match (self, form) {
+            (Page::Forms(forms), Form::V2) => Some(&forms.v2),
+            (Page::Forms(forms), Form::V2beta1) => Some(&forms.v2beta1),
+            (Page::Forms(forms), Form::Plain) => Some(&forms.plain),
+            (Page::Plain(document), Form::Plain) => Some(document),
+            (Page::Plain(_), _) => None,
+        }
+    }
+}
+
+fn respond(
+    document: &Document,
+    form: Form,
+    encoding: Encoding,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Response<Body> {
+    let yaml = if encoding == Encoding::Yaml { document.yaml() } else { None };
+    let encoding = if yaml.is_some() { Encoding::Yaml } else { Encoding::Json };
+    let content_type = match (encoding, form) {
+        (Encoding::Json, Form::V2) => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        (Encoding::Json, Form::V2beta1) => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+        (Encoding::Json, Form::Plain) => "application/json",
+        (Encoding::Yaml, Form::V2) => "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        (Encoding::Yaml, Form::V2beta1) => "application/yaml;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+        (Encoding::Yaml, Form::Plain) => "application/yaml",
+    };
+    // The aggregated forms as upstream; the plain ones carry no tag there and are never kept.
+    let cache = if form == Form::Plain { "no-cache, private" } else { "public" };
+    Reply { content_type, cache, document, yaml }.to(method, headers)
+}
+
+/// A document about to be sent.
+pub(crate) struct Reply<'d> {
+    /// `Content-Type`.
+    pub(crate) content_type: &'static str,
+    /// `Cache-Control`.
+    pub(crate) cache: &'static str,
+    /// The document.
+    pub(crate) document: &'d Document,
+    /// The same as YAML, where that is wanted.
+    pub(crate) yaml: Option<Bytes>,
+}
+
+impl Reply<'_> {
+    /// The answer to a GET or HEAD with these `headers`: 200, or 304 when the client has it already.
+    pub(crate) fn to(self, method: &Method, headers: &HeaderMap) -> Response<Body> {
+        let Reply { content_type, cache, document, yaml } = self;
+        let mut response = Response::new(Body::Empty);
+        let to = response.headers_mut();
+        to.insert(ETAG, document.etag.clone());
+        to.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
+        to.insert(VARY, HeaderValue::from_static("Accept"));
+        let may_be_packed = yaml.is_none() && document.is_large();
+        if may_be_packed {
+            to.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+        }
+        if document.etag.to_str().is_ok_and(|etag| matches_etag(headers, etag)) {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            return response;
+        }
+        to.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        let packed = if may_be_packed && takes_gzip(headers) { document.packed() } else { None };
+        if packed.is_some() {
+            to.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        let body = packed.or(yaml).unwrap_or_else(|| document.json.clone());
+        to.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        if method != Method::HEAD {
+            *response.body_mut() = body.into();
+        }
+        response
+    }
+}
+
+/// Whether the client takes a body packed with gzip.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|coding| {
+            let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
+            let refused = parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0));
+            name.trim().eq_ignore_ascii_case("gzip") && !refused
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{ACCEPT, HeaderName, IF_NONE_MATCH};
+
+    use super::*;
+
+    const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    const V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+
+    fn ask(method: &Method, path: &str, headers: &[(HeaderName, &str)]) -> Option<Result<Response<Body>, Refusal>> {
+        let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
+        answer(&Documents::empty(), method, path, &headers)
+    }
+
+    fn get(path: &str, headers: &[(HeaderName, &str)]) -> Response<Body> {
+        ask(&Method::GET, path, headers).unwrap().unwrap()
+    }
+
+    fn content_type(response: &Response<Body>) -> &str {
+        response.headers()[CONTENT_TYPE].to_str().unwrap()
+    }
+
+    fn text(response: Response<Body>) -> String {
+        match response.into_body() {
+            Body::Full(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            _ => String::new(),
+        }
+    }
+
+    #[test]
+    fn the_client_chooses_the_form() {
+        // What kubectl 1.32 sends, and 1.36.
+        let kubectl = format!("{V2},{V2BETA1},application/json");
+        for (accept, expected) in [
+            (kubectl.as_str(), V2),
+            (&format!("{V2BETA1},application/json"), V2BETA1),
+            (&format!("application/json;q=0.9,{V2BETA1}"), V2BETA1),
+            ("application/json", "application/json"),
+            ("application/json;foo=bar", "application/json"),
+            ("*/*", "application/json"),
+            ("", "application/json"),
+            ("application/yaml", "application/yaml"),
+            (&V2.replace("json", "yaml"), "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
+            ("application/vnd.kubernetes.protobuf,application/json", "application/json"),
+            (&format!("{},application/json", V2.replace("v=v2", "v=v3")), "application/json"),
+            (&format!("{V2};profile=nopeer"), V2),
+        ] {
+            assert_eq!(content_type(&get("/apis", &[(ACCEPT, accept)])), expected, "{accept}");
+        }
+        assert_eq!(content_type(&get("/apis/", &[])), "application/json");
+    }
+
+    #[test]
+    fn every_path_has_its_document() {
+        for (path, accept, kind) in [
+            ("/apis", V2, "APIGroupDiscoveryList"),
+            ("/apis", "application/json", "APIGroupList"),
+            ("/api", V2, "APIGroupDiscoveryList"),
+            ("/api/", "application/json", "APIVersions"),
+            ("/apis/apiregistration.k8s.io", "application/json", "APIGroup"),
+            ("/apis/apiregistration.k8s.io/", "application/json", "APIGroup"),
+        ] {
+            let body = text(get(path, &[(ACCEPT, accept)]));
+            assert!(body.starts_with(&format!("{{\"kind\":\"{kind}\"")), "{path}: {body}");
+        }
+        for other in [
+            "/",
+            "",
+            "/apis/unknown.dev",
+            "/apis/apiregistration.k8s.io/v1",
+            "/api/v1",
+            "/apisx",
+            "/version",
+            "/apis//",
+        ] {
+            assert!(ask(&Method::GET, other, &[]).is_none(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_has_it_gets_304_with_the_tag() {
+        let first = get("/apis", &[(ACCEPT, V2)]);
+        let etag = first.headers()[ETAG].to_str().unwrap();
+        assert_eq!(first.headers()[CACHE_CONTROL], "public");
+        assert_eq!(first.headers()[VARY], "Accept");
+        for tag in [etag, &format!("W/{etag}"), "*", &format!("\"other\", {etag}")] {
+            let again = get("/apis", &[(ACCEPT, V2), (IF_NONE_MATCH, tag)]);
+            assert_eq!(again.status(), 304);
+            assert_eq!(again.headers()[ETAG], etag);
+            assert_eq!(text(again), "");
+        }
+        assert_eq!(get("/apis", &[(ACCEPT, V2), (IF_NONE_MATCH, "\"other\"")]).status(), 200);
+        assert_eq!(
+            get("/apis", &[(ACCEPT, V2BETA1), (IF_NONE_MATCH, etag)]).status(),
+            200,
+            "another form, another tag"
+        );
+    }
+
+    #[test]
+    fn head_is_get_without_the_body() {
+        let head = ask(&Method::HEAD, "/apis", &[]).unwrap().unwrap();
+        let get = get("/apis", &[]);
+        assert_eq!(head.headers(), get.headers());
+        assert_eq!(head.headers()[CONTENT_LENGTH], text(get).len().to_string());
+        assert_eq!(text(head), "");
+    }
+
+    #[test]
+    fn what_we_do_not_have_is_refused() {
+        for accept in
+            ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Table;v=v1;g=meta.k8s.io", "junk"]
+        {
+            let refusal = ask(&Method::GET, "/apis", &[(ACCEPT, accept)]).unwrap().err().unwrap();
+            assert_eq!((refusal.status().code, refusal.blame()), (406, Blame::Client), "{accept}");
+        }
+        assert!(ask(&Method::GET, "/apis/apiregistration.k8s.io", &[(ACCEPT, V2)]).unwrap().is_err());
+        for method in [Method::POST, Method::DELETE, Method::OPTIONS] {
+            let refusal = ask(&method, "/api", &[]).unwrap().err().unwrap();
+            assert_eq!((refusal.status().code, refusal.status().reason), (405, "MethodNotAllowed"));
+        }
+    }
+
+    #[test]
+    fn gzip_only_for_those_who_take_it() {
+        let takes = |value: &str| takes_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, value.parse().unwrap())]));
+        assert!(takes("gzip") && takes("br, GZIP;q=0.5") && takes("deflate,gzip"));
+        assert!(!takes("") && !takes("identity") && !takes("gzip;q=0") && !takes("xgzip"));
+    }
+}

@@ -1,0 +1,23 @@
+//! Our own document: `apiregistration.k8s.io/v1`, so that `kubectl explain apiservices` works.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+
+use crate::discovery::Document;
+
+/// Its key in the index.
+pub(super) const KEY: &str = "apis/apiregistration.k8s.io/v1";
+
+/// The document. Written by hand in `apiregistration.json`; it changes only with the program.
+pub(super) fn document() -> Document {
+    static COMPACT: OnceLock<Bytes> = OnceLock::new();
+    Document::from_json(COMPACT.get_or_init(compact).clone())
+}
+
+fn compact() -> Bytes {
+    let text = include_str!("apiregistration.json");
+    let compact =
+        serde_json::from_str::<serde_json::Value>(text).ok().and_then(|value| serde_json::to_vec(&value).ok());
+    compact.map_or(Bytes::from_static(text.as_bytes()), Bytes::from)
+}

@@ -1,0 +1,148 @@
+//! Answers for `/openapi/v3` and for our own document below it.
+
+use std::time::SystemTime;
+
+use http::{HeaderMap, Method, Response};
+
+use super::index::Index;
+use super::relay::{seal, split_hash};
+use crate::discovery::{Document, Reply, by_preference, not_acceptable, not_allowed};
+use crate::kubeapi::Status;
+use crate::message::{Blame, Body, Refusal};
+
+/// Answers a request below `/openapi/v3`; `None` when `path` (decoded, judged) is not there, or when it is a
+/// document that [`Index::owner`] says is to be relayed.
+///
+/// Documents that nobody has are 404. `/openapi/v2` is not ours: clients that find no version 2 use version 3.
+pub fn answer(
+    index: &Index,
+    method: &Method,
+    path: &str,
+    query: Option<&str>,
+    headers: &HeaderMap,
+) -> Option<Result<Response<Body>, Refusal>> {
+    let key = path.strip_prefix("/openapi/v3").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+    if index.owner(path).is_some() {
+        return None;
+    }
+    let key = key.trim_start_matches('/');
+    let document = match key.strip_suffix('/').unwrap_or(key) {
+        "" => &index.document,
+        super::own::KEY => &index.own,
+        _ => return Some(Err(not_found())),
+    };
+    if method != Method::GET && method != Method::HEAD {
+        return Some(Err(not_allowed()));
+    }
+    // protobuf has no form of the index, and kubectl asks for documents as JSON.
+    if by_preference(headers).is_some_and(|ranges| !ranges.iter().any(|range| range.takes_json())) {
+        return Some(Err(not_acceptable()));
+    }
+    Some(Ok(respond(document, method, query, headers)))
+}
+
+fn respond(document: &Document, method: &Method, query: Option<&str>, headers: &HeaderMap) -> Response<Body> {
+    let reply = Reply { content_type: "application/json", cache: "no-cache, private", document, yaml: None };
+    let mut response = reply.to(method, headers);
+    seal(response.headers_mut(), split_hash(query).1, SystemTime::now());
+    response
+}
+
+fn not_found() -> Refusal {
+    let message = "the server could not find the requested resource";
+    Refusal::new(Blame::Client, Status { code: 404, reason: "NotFound", message: message.into(), details: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH};
+    use http::{HeaderName, HeaderValue};
+
+    use super::super::index::tests::known;
+    use super::*;
+
+    fn ask(
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+        header: Option<(HeaderName, &HeaderValue)>,
+    ) -> Option<Result<Response<Body>, Refusal>> {
+        let index = Index::new(&[known("g", "v1", "a")], |_| None);
+        let headers = header.into_iter().map(|(name, value)| (name, value.clone())).collect();
+        answer(&index, method, path, query, &headers)
+    }
+
+    fn json(response: Response<Body>) -> serde_json::Value {
+        match response.into_body() {
+            Body::Full(bytes) => serde_json::from_slice(&bytes).unwrap(),
+            _ => serde_json::Value::Null,
+        }
+    }
+
+    #[test]
+    fn the_index_has_a_tag_and_says_that_it_is_json() {
+        let first = ask(&Method::GET, "/openapi/v3", None, None).unwrap().unwrap();
+        assert_eq!(first.headers()[CONTENT_TYPE], "application/json");
+        assert_eq!(first.headers()[CACHE_CONTROL], "no-cache, private");
+        let etag = first.headers()[ETAG].clone();
+        let again = ask(&Method::GET, "/openapi/v3/", None, Some((IF_NONE_MATCH, &etag))).unwrap().unwrap();
+        assert_eq!(again.status(), 304);
+        assert!(json(first)["paths"]["apis/apiregistration.k8s.io/v1"].is_object());
+    }
+
+    #[test]
+    fn our_own_document_is_kept_for_ever_under_its_hash() {
+        let path = "/openapi/v3/apis/apiregistration.k8s.io/v1";
+        let plain = ask(&Method::GET, path, None, None).unwrap().unwrap();
+        assert!(!plain.headers().contains_key(EXPIRES));
+        let hash = plain.headers()[ETAG].to_str().unwrap().trim_matches('"').to_owned();
+        let current = ask(&Method::GET, path, Some(&format!("hash={hash}")), None).unwrap().unwrap();
+        assert_eq!(current.headers()[CACHE_CONTROL], "public, immutable");
+        let old = ask(&Method::GET, path, Some("hash=OLD"), None).unwrap().unwrap();
+        assert_eq!((old.status().as_u16(), old.headers().contains_key(EXPIRES)), (200, false), "no redirect");
+
+        let document = json(current);
+        assert_eq!(document["openapi"], "3.0.0");
+        let kind = "x-kubernetes-group-version-kind";
+        assert_eq!(document["paths"]["/apis/apiregistration.k8s.io/v1/apiservices"]["get"][kind]["kind"], "APIService");
+        for reference in references(&document) {
+            let name = reference.strip_prefix("#/components/schemas/").unwrap();
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+    }
+
+    fn references(value: &serde_json::Value) -> Vec<String> {
+        match value {
+            serde_json::Value::Object(fields) => {
+                let own = fields.get("$ref").and_then(|it| it.as_str()).map(str::to_owned);
+                own.into_iter().chain(fields.values().flat_map(references)).collect()
+            }
+            serde_json::Value::Array(entries) => entries.iter().flat_map(references).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_rest_is_relayed_or_refused() {
+        let code = |method: &Method, path, accept: Option<&'static str>| {
+            let accept = accept.map(HeaderValue::from_static);
+            let answer = ask(method, path, None, accept.as_ref().map(|accept| (ACCEPT, accept)));
+            answer.map(|answer| {
+                answer.map_or_else(|refusal| refusal.status().code, |response| response.status().as_u16())
+            })
+        };
+        for (method, path, accept, expected) in [
+            (Method::GET, "/openapi/v3/apis/g/v1", None, None),
+            (Method::GET, "/openapi/v2", None, None),
+            (Method::GET, "/openapi/v30", None, None),
+            (Method::GET, "/openapi/v3/apis/apps/v1", None, Some(404)),
+            (Method::GET, "/openapi/v3/apis/g", None, Some(404)),
+            (Method::POST, "/openapi/v3", None, Some(405)),
+            (Method::HEAD, "/openapi/v3", None, Some(200)),
+            (Method::GET, "/openapi/v3", Some("application/com.github.proto-openapi.spec.v3.v1.0+protobuf"), Some(406)),
+            (Method::GET, "/openapi/v3", Some("*/*"), Some(200)),
+        ] {
+            assert_eq!(code(&method, path, accept), expected, "{method} {path}");
+        }
+    }
+}
