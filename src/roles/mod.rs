@@ -3,6 +3,7 @@
 pub mod check;
 pub mod cli;
 mod completion;
+pub mod pki;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

@@ -110,7 +110,7 @@ pub(super) fn unix(time: ASN1Time) -> UnixTime {
 }
 
 /// `2027-10-21 12:00 UTC`.
-pub(super) fn date(time: UnixTime) -> String {
+pub(crate) fn date(time: UnixTime) -> String {
     i64::try_from(time.as_secs())
         .ok()
         .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())

@@ -22,10 +22,12 @@ use rustls::crypto::CryptoProvider;
 pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Issued, Purpose, Request};
 pub use bundle::{Bundle, Judged, Untrusted};
 pub use certificate::Facts;
+pub(crate) use certificate::date;
 pub use failure::{Failure, classify};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
 pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, write_kubeconfig};
+pub(crate) use store::exists;
 pub use store::{Kind, Store};
 
 /// The one provider of cryptography in this process, aws-lc-rs. Passed explicitly everywhere, so that no

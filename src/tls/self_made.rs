@@ -233,3 +233,112 @@ pub fn write_kubeconfig(path: &std::path::Path, server: &str, store: &Store) -> 
     }
     replace(path, &text, 0o600)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn wanted(names: &[&str]) -> Vec<Wanted> {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let backend = Wanted::backend("example", &["example.default.svc".to_owned()]);
+        vec![Wanted::serving(&names), Wanted::admin(), Wanted::front_proxy(), backend]
+    }
+
+    fn names_of(written: &[PathBuf]) -> Vec<String> {
+        written.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_second_start_reuses_everything() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = SelfMade::new(dir.path(), wanted(&["localhost", "127.0.0.1"]));
+        let now = SystemTime::now();
+        assert_eq!(made.ensure(now).unwrap().len(), 8);
+        assert_eq!(made.ensure(now).unwrap(), Vec::<PathBuf>::new());
+        let front_proxy = KeyPair::load(&made.store().files("front-proxy")).unwrap();
+        let vouched = |kind| {
+            let pem = fs::read(made.store().authority_files(kind).certificate).unwrap();
+            Bundle::from_pem(&pem, "ca").unwrap().judge_client(front_proxy.chain(), UnixTime::now()).is_ok()
+        };
+        assert!(vouched(Kind::RequestHeader));
+        assert!(!vouched(Kind::Client) && !vouched(Kind::Serving) && !vouched(Kind::Backend));
+    }
+
+    #[test]
+    fn what_ends_soon_or_no_longer_fits_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let made = SelfMade::new(dir.path(), wanted(&["localhost"]));
+        made.ensure(now).unwrap();
+        let leaves = ["serving.crt", "admin.crt", "front-proxy.crt", "example.crt"];
+        assert_eq!(names_of(&made.ensure(now + 240 * DAY).unwrap()), Vec::<String>::new());
+        assert_eq!(names_of(&made.ensure(now + 250 * DAY).unwrap()), leaves);
+
+        let made = SelfMade::new(dir.path(), wanted(&["localhost", "10.0.0.1"]));
+        assert_eq!(names_of(&made.ensure(now + 250 * DAY).unwrap()), ["serving.crt"]);
+
+        // A pair whose two renames were interrupted.
+        fs::copy(dir.path().join("admin.key"), dir.path().join("front-proxy.key")).unwrap();
+        assert_eq!(names_of(&made.ensure(now + 250 * DAY).unwrap()), ["front-proxy.crt"]);
+    }
+
+    #[test]
+    fn an_authority_is_renewed_with_its_key_and_what_it_issued_stays_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        let made = SelfMade::new(dir.path(), wanted(&["localhost"]));
+        made.ensure(now).unwrap();
+        let later = now + 2500 * DAY;
+        let old = Wanted { request: Request { days: 3000, ..Wanted::admin().request }, ..Wanted::admin() };
+        let authority = made.store().authority(Kind::Client).unwrap();
+        let pair = authority.issue(&old.request, now).unwrap();
+        assert_eq!(made.ensure(later).unwrap().len(), 8);
+        let pem = fs::read(made.store().authority_files(Kind::Client).certificate).unwrap();
+        let bundle = Bundle::from_pem(&pem, "ca").unwrap();
+        assert!(bundle.judge_client(&[pair.der().unwrap()], unix(later)).is_ok());
+        assert!(bundle.facts()[0].not_after.as_secs() > unix(later + 3000 * DAY).as_secs());
+    }
+
+    #[test]
+    fn the_kubeconfig_is_whole_and_private_and_follows_the_certificates() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.kubeconfig");
+        let made = SelfMade::new(dir.path().join("pki"), wanted(&["localhost"]));
+        let made = made.with_kubeconfig(&path, "https://127.0.0.1:6443");
+        made.ensure(SystemTime::now()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let text = fs::read_to_string(&path).unwrap();
+        let parsed: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(parsed["clusters"][0]["cluster"]["server"], "https://127.0.0.1:6443");
+        let decoded = STANDARD.decode(parsed["users"][0]["user"]["client-certificate-data"].as_str().unwrap()).unwrap();
+        assert_eq!(decoded, fs::read(dir.path().join("pki/admin.crt")).unwrap());
+        made.ensure(SystemTime::now() + 300 * DAY).unwrap();
+        assert_ne!(fs::read_to_string(&path).unwrap(), text);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewal_ends_with_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = SelfMade::new(dir.path(), wanted(&["localhost"]));
+        let (drainer, drain) = Drain::new();
+        let certificate = made.store().files("serving").certificate;
+        let renewing = tokio::spawn(made.renew(drain));
+        tokio::time::sleep(ROUND * 2).await;
+        assert!(certificate.exists(), "the first round makes what is missing");
+        drainer.advance(Phase::Ending);
+        renewing.await.unwrap();
+    }
+
+    #[test]
+    fn names_are_proper_and_once() {
+        let names = serving_names(Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(names.iter().filter(|name| *name == "127.0.0.1").count(), 1);
+        assert!(!serving_names(Some("0.0.0.0".parse().unwrap())).contains(&"0.0.0.0".to_owned()));
+        assert!(Authority::made("x").issue(&Request::serving(&names), SystemTime::now()).is_ok());
+    }
+}

@@ -124,6 +124,13 @@ impl Store {
         Authority::load(&files)
     }
 
+    /// Makes an authority; refuses if either file exists.
+    pub fn create_authority(&self, kind: Kind, now: SystemTime) -> Result<Authority, Problem> {
+        let (authority, issued) = Authority::new(&kind.common_name(), now)?;
+        self.write_new(&kind.authority_name(), &issued)?;
+        Ok(authority)
+    }
+
     /// Reads an authority, makes it if it is missing, and gives it a new life with the old key when `worn` says
     /// so of its certificate. The flag tells whether something was written.
     pub(super) fn ensure_authority(
