@@ -1,0 +1,31 @@
+# The habits of this repository. `just` lists them; each is one command you may as well type.
+
+_default:
+    @just --list
+
+# Unit and integration tests; neither Go nor root
+test *ARGS:
+    cargo test --locked {{ARGS}}
+
+# kubectl through narthex to real peers; builds them first (needs Go)
+interop *ARGS:
+    tests/interop/run {{ARGS}}
+
+# Formatting, clippy, dependencies, documentation
+lint:
+    cargo fmt --check
+    cargo clippy --all-targets --locked -- -D warnings
+    cargo deny --locked check --hide-inclusion-graph bans licenses sources
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
+
+# A gateway with an example API behind it, in one process
+quickstart *ARGS:
+    cargo run --locked --release -- quickstart {{ARGS}}
+
+# The load comparison with HAProxy
+bench *ARGS:
+    benches/run {{ARGS}}
+
+# Everything that must pass before a change goes in
+ci:
+    bash .ci/run

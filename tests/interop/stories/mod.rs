@@ -1,0 +1,64 @@
+//! What people do. A [`Story`] is told at each target with each kubectl, and what was said is compared;
+//! a [`Trial`] stands by itself.
+
+mod crowd;
+mod discovery;
+mod failure;
+mod identity;
+mod reading;
+mod watching;
+mod writing;
+
+use crate::world::{Kubectl, Session, Step, Target, World};
+
+/// Told once for each target; the transcripts must agree.
+pub(crate) type Story = fn(&mut Session<'_>);
+
+/// A test that makes its own comparison, or has nothing to compare with.
+pub(crate) type Trial = fn(&World);
+
+/// Told at every target.
+pub(crate) fn everywhere() -> Vec<(&'static str, Story)> {
+    [reading::STORIES, writing::STORIES, watching::STORIES, discovery::STORIES, identity::STORIES].concat()
+}
+
+/// Told at narthex only: what an extension server alone cannot do.
+pub(crate) fn through_narthex() -> Vec<(&'static str, Story)> {
+    discovery::THROUGH.to_vec()
+}
+
+/// Trials that ask every target there is.
+pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
+    [identity::TRIALS, crowd::TRIALS].concat()
+}
+
+/// Trials of narthex.
+pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
+    [identity::THROUGH, failure::THROUGH].concat()
+}
+
+/// Tells `story` as jane at narthex, where there is nothing to compare with.
+pub(crate) fn tell_through(world: &World, kubectl: &Kubectl, story: Story) {
+    story(&mut Session::open(world, kubectl, Target::Through, world.cluster.jane()));
+}
+
+/// Tells `story` as jane at every target and compares what was said with the first.
+pub(crate) fn tell(world: &World, kubectl: &Kubectl, story: Story) {
+    let mut first: Option<Vec<Step>> = None;
+    for target in world.targets() {
+        let mut session = Session::open(world, kubectl, target, world.cluster.jane());
+        story(&mut session);
+        let transcript = session.into_transcript();
+        match &first {
+            None => first = Some(transcript),
+            Some(reference) => compare(reference, &transcript),
+        }
+    }
+}
+
+fn compare(direct: &[Step], through: &[Step]) {
+    for (direct, through) in direct.iter().zip(through) {
+        assert_eq!(direct, through, "left: straight to the server; right: through narthex");
+    }
+    assert_eq!(direct.len(), through.len(), "the story took another turn");
+}

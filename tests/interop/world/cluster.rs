@@ -1,0 +1,128 @@
+//! etcd and kube-apiserver: what the extension API server trusts and asks.
+
+use std::path::{Path, PathBuf};
+
+use super::certificates::{Authorities, Identity};
+use super::http::Door;
+use super::process::{Process, eventually};
+use super::{free_port, kubeconfig, peer};
+
+/// A control plane without nodes.
+pub(crate) struct Cluster {
+    pub(crate) door: Door,
+    pub(crate) authorities: Authorities,
+    pub(crate) etcd_url: String,
+    /// A cluster admin's kubeconfig for kube-apiserver, by which the extension server asks it.
+    pub(crate) admin_kubeconfig: PathBuf,
+    _kube_apiserver: Process,
+    _etcd: Process,
+}
+
+impl Cluster {
+    pub(crate) fn start(directory: &Path) -> Cluster {
+        let authorities = Authorities::make(directory);
+        let (etcd, etcd_url) = start_etcd(directory);
+        let (kube_apiserver, door) = start_kube_apiserver(directory, &authorities, &etcd_url);
+        let files = directory.join("kubeconfigs");
+        let admin_kubeconfig =
+            kubeconfig::write(&files, "cluster-admin", &door.url(), &door.authority, Some(&authorities.admin));
+        let cluster =
+            Cluster { door, authorities, etcd_url, admin_kubeconfig, _kube_apiserver: kube_apiserver, _etcd: etcd };
+        cluster.grant_rights();
+        cluster
+    }
+
+    /// What the people may do. Group `devs`: all with flunders, read fischers. Nobody else: nothing.
+    fn grant_rights(&self) {
+        let documents: Vec<serde_json::Value> = serde_json::from_str(include_str!("../fixtures/rights.json")).unwrap();
+        for document in documents {
+            let plural = match document["kind"].as_str() {
+                Some("ClusterRole") => "clusterroles",
+                Some("ClusterRoleBinding") => "clusterrolebindings",
+                other => panic!("rights.json holds a {other:?}"),
+            };
+            self.door.create(
+                &self.authorities.admin,
+                &format!("/apis/rbac.authorization.k8s.io/v1/{plural}"),
+                &document,
+            );
+        }
+    }
+
+    /// A namespace, which admission of the extension server asks for.
+    pub(crate) fn create_namespace(&self, name: &str) {
+        let document = serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        self.door.create(&self.authorities.admin, "/api/v1/namespaces", &document);
+    }
+
+    pub(crate) fn admin(&self) -> &Identity {
+        &self.authorities.admin
+    }
+
+    pub(crate) fn jane(&self) -> &Identity {
+        &self.authorities.jane
+    }
+}
+
+fn start_etcd(directory: &Path) -> (Process, String) {
+    let client = format!("http://127.0.0.1:{}", free_port());
+    let peers = format!("http://127.0.0.1:{}", free_port());
+    let arguments = [
+        format!("--data-dir={}", directory.join("etcd").display()),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peers}"),
+        format!("--initial-advertise-peer-urls={peers}"),
+        format!("--initial-cluster=default={peers}"),
+        "--unsafe-no-fsync".to_owned(),
+        "--log-level=warn".to_owned(),
+    ];
+    (Process::start("etcd", &peer("etcd"), arguments, directory), client)
+}
+
+fn start_kube_apiserver(directory: &Path, authorities: &Authorities, etcd: &str) -> (Process, Door) {
+    let port = free_port();
+    let serving = authorities.serving.server("kube-apiserver", &["127.0.0.1", "localhost"]);
+    let (token_key, token_public) = &authorities.service_account;
+    let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+    let arguments = [
+        format!("--etcd-servers={etcd}"),
+        format!("--secure-port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--advertise-address=127.0.0.1".to_owned(),
+        "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+        file("tls-cert-file", &serving.certificate),
+        file("tls-private-key-file", &serving.key),
+        file("client-ca-file", &authorities.client.file),
+        "--authorization-mode=RBAC".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        file("service-account-key-file", token_public),
+        file("service-account-signing-key-file", token_key),
+        file("requestheader-client-ca-file", &authorities.request_header.file),
+        "--requestheader-allowed-names=front-proxy-client".to_owned(),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        file("proxy-client-cert-file", &authorities.front_proxy.certificate),
+        file("proxy-client-key-file", &authorities.front_proxy.key),
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+        file("cert-dir", &directory.join("kube-apiserver")),
+    ];
+    let mut process = Process::start("kube-apiserver", &peer("kube-apiserver"), arguments, directory);
+    let door = Door::new(port, &authorities.serving.file);
+    process.wait_until(|| is_ready(&door, &authorities.admin));
+    // The extension server reads from here whom to believe; kube-apiserver writes it after it is ready.
+    eventually("the ConfigMap that names the front proxy's authority", || {
+        let path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+        let answer = door.get(Some(&authorities.admin), path)?;
+        if answer.json()["data"]["requestheader-client-ca-file"].is_string() { Ok(()) } else { Err(answer.text()) }
+    });
+    (process, door)
+}
+
+/// `/readyz` answers ok.
+pub(crate) fn is_ready(door: &Door, who: &Identity) -> Result<(), String> {
+    let answer = door.get(Some(who), "/readyz")?;
+    if answer.status == 200 { Ok(()) } else { Err(format!("{} {}", answer.status, answer.text())) }
+}

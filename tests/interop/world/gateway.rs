@@ -1,0 +1,99 @@
+//! narthex, the gateway, in front of one extension API server.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::certificates::Identity;
+use super::cluster::{Cluster, is_ready};
+use super::extension::Extension;
+use super::http::Door;
+use super::process::{PATIENCE, Process};
+use super::{eventually, free_port};
+
+/// A running gateway.
+pub(crate) struct Gateway {
+    pub(crate) door: Door,
+    pub(crate) process: Process,
+    admin: Identity,
+}
+
+impl Gateway {
+    pub(crate) fn start(cluster: &Cluster, extension: &Extension, directory: &Path, name: &str) -> Gateway {
+        let authorities = &cluster.authorities;
+        let port = free_port();
+        let serving = authorities.serving.server(name, &["127.0.0.1", "localhost"]);
+        let registry = write_registry(&directory.join(format!("{name}-registry")), extension);
+        let mut arguments: Vec<OsString> = vec!["gateway".into()];
+        for (flag, file) in [
+            ("--registry-dir", registry.as_path()),
+            ("--client-ca-file", authorities.client.file.as_path()),
+            ("--requestheader-client-ca-file", authorities.request_header.file.as_path()),
+            ("--proxy-client-cert-file", authorities.front_proxy.certificate.as_path()),
+            ("--proxy-client-key-file", authorities.front_proxy.key.as_path()),
+            ("--tls-cert-file", serving.certificate.as_path()),
+            ("--tls-private-key-file", serving.key.as_path()),
+            ("--data-dir", directory.join(format!("{name}-data")).as_path()),
+        ] {
+            arguments.extend([flag.into(), file.into()]);
+        }
+        let port_text = port.to_string();
+        for (flag, value) in [
+            ("--requestheader-allowed-names", "front-proxy-client"),
+            ("--bind-address", "127.0.0.1"),
+            ("--secure-port", port_text.as_str()),
+            ("--admin-address", "127.0.0.1:0"),
+            ("--access-log", "all"),
+        ] {
+            arguments.extend([flag.into(), value.into()]);
+        }
+        let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
+        let mut gateway = Gateway {
+            door: Door::new(port, &authorities.serving.file),
+            process: Process::start(name, program, arguments, directory),
+            admin: authorities.admin.clone(),
+        };
+        let Gateway { process, door, admin } = &mut gateway;
+        process.wait_until(|| is_ready(door, admin));
+        gateway.wait_until_available("True");
+        gateway
+    }
+
+    /// Waits until both APIServices report `Available` as `status`.
+    pub(crate) fn wait_until_available(&self, status: &str) {
+        eventually(&format!("Available={status} within {PATIENCE:?}"), || {
+            let answer = self.door.get(Some(&self.admin), "/apis/apiregistration.k8s.io/v1/apiservices")?;
+            if answer.status != 200 {
+                return Err(format!("{} {}", answer.status, answer.text()));
+            }
+            let document = answer.json();
+            let items = document["items"].as_array().cloned().unwrap_or_default();
+            let agreed =
+                items.iter().filter(|item| item["metadata"]["name"].as_str().is_some_and(is_wardle)).all(|item| {
+                    let conditions = item["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                    conditions.iter().any(|condition| condition["type"] == "Available" && condition["status"] == status)
+                });
+            if agreed && items.len() >= 2 { Ok(()) } else { Err(document.to_string()) }
+        });
+    }
+}
+
+fn is_wardle(name: &str) -> bool {
+    name.ends_with(".wardle.example.com")
+}
+
+/// The manifests a person would write: two APIServices, their Service, its endpoint on loopback.
+fn write_registry(directory: &Path, extension: &Extension) -> PathBuf {
+    std::fs::create_dir_all(directory).unwrap();
+    let authority = std::fs::read_to_string(&extension.door.authority).unwrap();
+    let manifests = include_str!("../fixtures/registry.yaml")
+        .replace("SERVICE", extension.name())
+        .replace("PORT", &extension.door.port.to_string())
+        .replace("CA_BUNDLE", &base64(&authority));
+    std::fs::write(directory.join("wardle.yaml"), manifests).unwrap();
+    directory.to_owned()
+}
+
+fn base64(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}

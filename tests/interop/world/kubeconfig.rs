@@ -1,0 +1,29 @@
+//! A kubeconfig: one server, one user, by file names.
+
+use std::path::{Path, PathBuf};
+
+use super::certificates::Identity;
+
+/// Writes `directory/name.kubeconfig` and says where it is.
+pub(crate) fn write(directory: &Path, name: &str, server: &str, authority: &Path, user: Option<&Identity>) -> PathBuf {
+    let user = match user {
+        Some(identity) => serde_json::json!({
+            "client-certificate": identity.certificate,
+            "client-key": identity.key,
+        }),
+        None => serde_json::json!({}),
+    };
+    // JSON is YAML.
+    let document = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "world", "cluster": {"server": server, "certificate-authority": authority}}],
+        "users": [{"name": "user", "user": user}],
+        "contexts": [{"name": "world", "context": {"cluster": "world", "user": "user"}}],
+        "current-context": "world",
+    });
+    std::fs::create_dir_all(directory).unwrap();
+    let path = directory.join(format!("{name}.kubeconfig"));
+    std::fs::write(&path, serde_json::to_vec_pretty(&document).unwrap()).unwrap();
+    path
+}

@@ -1,0 +1,92 @@
+//! The world the suite runs in: real peers on loopback, and the people who use them.
+
+mod addresses;
+mod certificates;
+mod cluster;
+mod extension;
+mod gateway;
+mod http;
+mod kubeconfig;
+mod kubectl;
+mod process;
+mod session;
+
+pub(crate) use addresses::free_port;
+pub(crate) use certificates::Identity;
+pub(crate) use cluster::Cluster;
+pub(crate) use extension::Extension;
+pub(crate) use gateway::Gateway;
+pub(crate) use http::{Door, runtime};
+pub(crate) use kubectl::Kubectl;
+pub(crate) use process::eventually;
+pub(crate) use session::{Session, Step};
+
+use std::path::{Path, PathBuf};
+
+/// Where a story is told: straight to the extension API server, or through narthex to the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Direct,
+    Through,
+}
+
+/// Everything that is started once and shared by all stories.
+pub(crate) struct World {
+    // Dropped in this order: what stands in front ends first.
+    pub(crate) gateway: Option<Gateway>,
+    pub(crate) extension: Extension,
+    pub(crate) cluster: Cluster,
+    directory: tempfile::TempDir,
+}
+
+impl World {
+    /// Starts etcd, kube-apiserver, sample-apiserver and, when `with_gateway`, narthex before it.
+    pub(crate) fn start(with_gateway: bool) -> World {
+        let directory = tempfile::Builder::new().prefix("interop-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        println!("world: files and logs are in {}", directory.path().display());
+        let cluster = Cluster::start(directory.path());
+        let extension = Extension::start(&cluster, directory.path(), "wardle");
+        let gateway = with_gateway.then(|| Gateway::start(&cluster, &extension, directory.path(), "narthex"));
+        World { gateway, extension, cluster, directory }
+    }
+
+    /// Where `target` answers, and what its certificate is signed by.
+    pub(crate) fn door(&self, target: Target) -> &Door {
+        match (target, &self.gateway) {
+            (Target::Direct, _) => &self.extension.door,
+            (Target::Through, Some(gateway)) => &gateway.door,
+            (Target::Through, None) => panic!("narthex was not started"),
+        }
+    }
+
+    /// The targets a story is told to, the reference first.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        if self.gateway.is_some() { vec![Target::Direct, Target::Through] } else { vec![Target::Direct] }
+    }
+
+    /// A directory of its own for one story.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.directory.path().join("stories").join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Ends the peers; keeps files and logs when something failed.
+    pub(crate) fn end(self, failed: bool) {
+        let World { gateway, extension, cluster, directory, .. } = self;
+        if failed {
+            for log in [gateway.as_ref().map(|g| &g.process), Some(&extension.process)].into_iter().flatten() {
+                log.print_tail(40);
+            }
+        }
+        drop((gateway, extension, cluster));
+        if failed {
+            println!("world: logs kept in {}", directory.keep().display());
+        }
+    }
+}
+
+/// A program that `tests/interop/run` built.
+pub(crate) fn peer(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/bin").join(name)
+}
