@@ -8,6 +8,7 @@ use super::long_running::LongRunning;
 use super::snapshot::Settings;
 use super::{names, quantity};
 use crate::process::{Problem, Problems};
+use crate::tls::PairFiles;
 
 /// How the requests to one APIService are treated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +39,8 @@ pub struct BackendSettings {
     pub probe_timeout: Duration,
     /// Name of the egress selection.
     pub egress: String,
-    /// Path without suffix of the `.crt` and `.key` to present instead of the shared pair.
-    pub client_certificate: Option<PathBuf>,
+    /// The pair to present instead of the shared one.
+    pub client_certificate: Option<PairFiles>,
 }
 
 /// What may be sent a second time.
@@ -202,28 +203,19 @@ fn threshold(value: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("{value:?} is no whole number from 1 to 1000"))
 }
 
-/// The pair named `path` below `dir`; it must be there.
-fn below(dir: &Path, path: &str) -> Result<PathBuf, String> {
+/// The pair named `path` below `dir`. Whether it is there and good is judged when it is loaded.
+fn below(dir: &Path, path: &str) -> Result<PairFiles, String> {
     let relative = Path::new(path);
     if path.is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(format!("{path:?} must be a path below the registry directory, without .."));
     }
-    let pair = dir.join(relative);
-    for suffix in ["crt", "key"] {
-        let file = with_suffix(&pair, suffix);
-        if !file.is_file() {
-            return Err(format!("there is no {}", file.display()));
-        }
-    }
-    Ok(pair)
-}
-
-/// `pair` with `.suffix` after it; `Path::with_extension` would eat a dot in the name.
-pub(super) fn with_suffix(pair: &Path, suffix: &str) -> PathBuf {
-    let mut file = pair.as_os_str().to_owned();
-    file.push(".");
-    file.push(suffix);
-    PathBuf::from(file)
+    // `Path::with_extension` would eat a dot in the name.
+    let with_suffix = |suffix: &str| {
+        let mut file = dir.join(relative).into_os_string();
+        file.push(suffix);
+        PathBuf::from(file)
+    };
+    Ok(PairFiles::new(with_suffix(".crt"), with_suffix(".key")))
 }
 
 /// The one of `known` that `word` was probably meant to be.
@@ -263,11 +255,7 @@ mod tests {
 
     #[test]
     fn every_annotation_is_read() {
-        let dir = tempfile::tempdir().unwrap();
-        for file in ["special.v1.crt", "special.v1.key"] {
-            std::fs::write(dir.path().join(file), "x").unwrap();
-        }
-        let settings = Settings { dir: dir.path().to_owned(), ..Settings::default() };
+        let settings = Settings { dir: PathBuf::from("dir"), ..Settings::default() };
         let (ours, problems) = read_all(
             &[
                 ("narthex.dev/server-name", "api.example.com"),
@@ -298,7 +286,7 @@ mod tests {
         assert_eq!((ours.failure_threshold, ours.success_threshold), (1, 2));
         assert_eq!((ours.probe_interval, ours.probe_timeout), (Duration::from_secs(1), Duration::from_secs(2)));
         assert_eq!(ours.egress, "dmz");
-        assert_eq!(ours.client_certificate, Some(dir.path().join("special.v1")));
+        assert_eq!(ours.client_certificate, Some(PairFiles::new("dir/special.v1.crt", "dir/special.v1.key")));
     }
 
     #[test]

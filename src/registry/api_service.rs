@@ -1,24 +1,24 @@
 //! An APIService: which group and version, how important, and what stands behind it.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use base64::Engine as _;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
 
 use super::annotations::{self, BackendSettings};
 use super::document::Document;
 use super::manifest::{self, ApiServiceManifest, ServiceRef};
 use super::names;
-use super::resolve::Host;
 use super::snapshot::Settings;
+use crate::egress::Host;
 use crate::process::{Problem, Problems};
+use crate::tls::{Bundle, KeyPair};
 
 /// One `apiregistration.k8s.io/v1 APIService` that passed every check.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ApiService {
     /// `<version>.<group>`; `v1.` for the legacy core group.
     pub name: String,
@@ -32,10 +32,12 @@ pub struct ApiService {
     pub version_priority: i32,
     /// What stands behind it.
     pub backend: Backend,
-    /// The authorities that may have signed the backend's certificate, as PEM; the system's when `None`.
-    pub ca_bundle: Option<Arc<[u8]>>,
+    /// Who may vouch for the backend; the system's authorities when `None`.
+    pub ca_bundle: Option<Bundle>,
     /// Whether any certificate will do.
     pub insecure_skip_tls_verify: bool,
+    /// The pair to present instead of the shared one (annotation `narthex.dev/client-certificate`).
+    pub client_certificate: Option<Arc<KeyPair>>,
     /// How its requests are treated.
     pub settings: BackendSettings,
     /// Derived from the name, so that it is the same after a restart and in every replica.
@@ -46,6 +48,13 @@ pub struct ApiService {
     pub labels: std::collections::BTreeMap<String, String>,
     /// The whole document as it was written.
     pub manifest: Value,
+}
+
+/// Only the name: a client certificate's key has no business in a log.
+impl fmt::Debug for ApiService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ApiService({})", self.name)
+    }
 }
 
 /// What stands behind an APIService.
@@ -97,7 +106,9 @@ impl ApiService {
 
     /// Whether `other` says the same, whenever it was written.
     pub(super) fn same(&self, other: &ApiService) -> bool {
-        self.manifest == other.manifest && self.settings == other.settings
+        self.manifest == other.manifest
+            && self.settings == other.settings
+            && self.client_certificate == other.client_certificate
     }
 
     /// Judges `document`; every mistake goes to `problems`.
@@ -139,7 +150,7 @@ impl ApiService {
         }
         let backend = backend(spec.service, annotations.get(annotations::URL), settings, &mut wrong);
         let ca_bundle = spec.ca_bundle.filter(|bundle| !bundle.is_empty());
-        let ca_bundle = ca_bundle.and_then(|bundle| match read_bundle(&bundle) {
+        let ca_bundle = ca_bundle.and_then(|bundle| match read_bundle(&bundle, &metadata.name) {
             Ok(bundle) => Some(bundle),
             Err(message) => {
                 wrong("spec.caBundle", message);
@@ -160,6 +171,11 @@ impl ApiService {
             wrong("spec.group", format!("{OWN_GROUP} is served by Narthex itself and cannot stand elsewhere"));
         }
         let backend_settings = annotations::read(&place, &annotations, settings, problems);
+        let pair = backend_settings.client_certificate.as_ref().map(KeyPair::load);
+        let client_certificate = pair.and_then(|pair| {
+            let field = "metadata.annotations[narthex.dev/client-certificate]";
+            problems.keep(pair.map_err(|problem| Problem::field(&place, field, problem))).map(Arc::new)
+        });
         let backend = backend.filter(|_| problems.0.len() == before)?;
         Some(ApiService {
             uid: uid(&name),
@@ -170,6 +186,7 @@ impl ApiService {
             version_priority: i32::try_from(spec.version_priority).ok()?,
             backend,
             ca_bundle,
+            client_certificate,
             insecure_skip_tls_verify: spec.insecure_skip_tls_verify,
             settings: backend_settings,
             created,
@@ -273,24 +290,14 @@ impl UrlBackend {
 
 /// `spec.caBundle`: base64 of PEM with at least one certificate. Upstream believes it unseen and then
 /// fails every request; here it is a mistake that is named at once.
-fn read_bundle(text: &str) -> Result<Arc<[u8]>, String> {
+fn read_bundle(text: &str, name: &str) -> Result<Bundle, String> {
     if text.trim_start().starts_with("-----BEGIN") {
         return Err("is PEM text; it must be the base64 of it (base64 -w0 ca.crt)".to_owned());
     }
     let packed: String = text.split_ascii_whitespace().collect();
     let pem =
         base64::engine::general_purpose::STANDARD.decode(packed).map_err(|error| format!("not base64: {error}"))?;
-    let mut count = 0;
-    for certificate in CertificateDer::pem_slice_iter(&pem) {
-        count += 1;
-        let certificate = certificate.map_err(|error| format!("certificate {count} is not PEM: {error}"))?;
-        x509_parser::parse_x509_certificate(&certificate)
-            .map_err(|error| format!("certificate {count} cannot be read: {error}"))?;
-    }
-    if count == 0 {
-        return Err("holds no certificate: it must be the base64 of PEM certificates".to_owned());
-    }
-    Ok(pem.into())
+    Bundle::from_pem(&pem, format_args!("caBundle of {name}")).map_err(|problem| problem.message)
 }
 
 /// A UUID (version 8) made of the name's SHA-256.
@@ -379,18 +386,18 @@ mod tests {
         let pem = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
         let good = base64::engine::general_purpose::STANDARD.encode(&pem);
         let one = read(&manifest(&format!("{service}  caBundle: {good}\n")), &Settings::default()).unwrap();
-        assert_eq!(one.ca_bundle.as_deref(), Some(pem.as_bytes()));
+        assert_eq!(one.ca_bundle.unwrap().facts().len(), 1);
         let problems = read(
             &manifest(&format!("{service}  caBundle: {good}\n  insecureSkipTLSVerify: true\n")),
             &Settings::default(),
         );
         assert!(problems.unwrap_err()[0].contains("may not be true if caBundle is present"));
         for (bundle, words) in [
-            ("aGVsbG8=", "holds no certificate"),
+            ("aGVsbG8=", "has no \"BEGIN CERTIFICATE\" block"),
             ("'-----BEGIN CERTIFICATE-----'", "is PEM text"),
             (
                 "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCmFHVnNiRzg9Ci0tLS0tRU5EIENFUlRJRklDQVRFLS0tLS0K",
-                "certificate 1 cannot be read",
+                "certificate 1 of the bundle cannot be used",
             ),
         ] {
             let problems =
@@ -418,7 +425,9 @@ mod tests {
 
     #[test]
     fn urls() {
-        let read = |url| UrlBackend::parse(url).map(|url| (url.host.to_string(), url.port, url.prefix));
+        let read = |url| {
+            UrlBackend::parse(url).map(|url| (crate::registry::resolve::host_text(&url.host), url.port, url.prefix))
+        };
         assert_eq!(read("https://Example.com:8443/a/b/"), Ok(("example.com".into(), 8443, "/a/b".into())));
         assert_eq!(read("https://[::1]:1"), Ok(("::1".into(), 1, String::new())));
         assert_eq!(read("https://10.0.0.1/"), Ok(("10.0.0.1".into(), 443, String::new())));

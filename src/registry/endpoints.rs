@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn endpoints_are_slices_of_their_own_name() {
-        let text = "kind: Endpoints\nmetadata: {name: api, namespace: n}\nsubsets:\n- addresses: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]\n  notReadyAddresses: [{ip: 10.0.0.2}]\n  ports: [{port: 443}]\n- addresses: [{ip: 10.0.0.3}]\n  ports: [{port: 444}]\n";
+        let text = "kind: Endpoints\nmetadata: {name: api, namespace: ns}\nsubsets:\n- addresses: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]\n  notReadyAddresses: [{ip: 10.0.0.2}]\n  ports: [{port: 443}]\n- addresses: [{ip: 10.0.0.3}]\n  ports: [{port: 444}]\n";
         let slice = read(text, EndpointSlice::read_endpoints).unwrap();
         assert_eq!((slice.service.as_str(), slice.legacy, slice.subsets.len()), ("api", true, 2));
         assert_eq!(slice.subsets[0].endpoints.len(), 3);

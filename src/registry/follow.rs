@@ -1,74 +1,111 @@
 //! The directory, followed: a change takes effect within a second, a mistake changes nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::last_good::LastGood;
-use super::scan::{Fingerprint, Scan};
+use super::scan::Scan;
 use super::snapshot::{Registry, Settings};
-use crate::process::{Drain, Phase, Problem, Problems, Publisher};
+use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
 
 /// A registry directory that was right when it was opened.
 pub struct Directory {
     settings: Settings,
     state: LastGood,
-    read: Fingerprint,
+    follower: Follower,
 }
-
-/// How often we look. A look lists the directory and reads nothing.
-const LOOK: Duration = Duration::from_millis(200);
-/// So many looks at most do we wait for a directory that keeps changing.
-const PATIENCE: u32 = 3;
 
 impl Directory {
     /// Reads the directory. The error has every mistake in it.
     pub fn open(settings: Settings) -> Result<(Directory, Registry), Problems> {
-        let read = Scan::fingerprint(&settings.dir);
+        // Before the first reading, so that no change falls between.
+        let follower = Follower::directory(&settings.dir);
         let mut state = LastGood::new(settings.clone());
-        let registry = state.update(Scan::of(&settings.dir));
-        if !registry.problems.0.is_empty() {
-            return Err(registry.problems);
-        }
-        Ok((Directory { settings, state, read }, registry))
+        let mut registry = state.update(Scan::of(&settings.dir));
+        let registry = std::mem::take(&mut registry.problems).or(registry)?;
+        Ok((Directory { settings, state, follower }, registry))
     }
 
     /// Publishes what changes until the process ends. `mistake` hears of each new problem once.
     pub async fn follow(mut self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
-        let mut known = Registry::default();
-        let mut seen = None;
-        let mut looks = 0;
+        let mut known = (0, Problems::default());
         loop {
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = self.follower.changed() => {}
                 () = drain.reached(Phase::Ending) => return,
             }
-            let now = Scan::fingerprint(&self.settings.dir);
-            if now == self.read {
-                (seen, looks) = (None, 0);
-                continue;
-            }
-            // Editors truncate and write, and several files may belong together: wait until it rests.
-            looks += 1;
-            if seen.as_ref() != Some(&now) && looks < PATIENCE {
-                seen = Some(now);
-                continue;
-            }
-            (seen, looks) = (None, 0);
             let registry = self.state.update(Scan::of(&self.settings.dir));
-            self.read = now;
-            for problem in registry.problems.0.iter().filter(|problem| !known.problems.0.contains(problem)) {
-                tracing::warn!(place = %problem.place, field = %problem.field, "registry: {}; what was right before stays", problem.message);
+            for problem in registry.problems.0.iter().filter(|problem| !known.1.0.contains(problem)) {
+                tracing::warn!("registry: {problem}; what was right before stays");
                 mistake(problem);
             }
-            if registry.version != known.version {
-                tracing::info!(
-                    api_services = registry.api_services.len(),
-                    version = registry.version,
-                    "registry changed"
-                );
+            if registry.problems.0.is_empty() && !known.1.0.is_empty() {
+                tracing::info!("registry: all mistakes are mended");
             }
-            known = registry.clone();
+            if registry.version != known.0 {
+                tracing::info!(api_services = registry.api_services.len(), "registry changed");
+            }
+            known = (registry.version, registry.problems.clone());
             publisher.publish(Arc::new(registry));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::process::Published;
+    use crate::registry::snapshot::tests::api_service;
+
+    async fn until(published: &mut Published<Registry>, wanted: impl Fn(&Registry) -> bool) {
+        let change = async {
+            while !wanted(&published.get()) {
+                published.changed().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), change).await.expect("the change is published");
+    }
+
+    #[tokio::test]
+    async fn changes_mistakes_and_their_mending_are_published() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.yaml");
+        let local =
+            |priority: u32| api_service("v1.a.io", &format!("groupPriorityMinimum: {priority}, versionPriority: 1"));
+        fs::write(&file, local(1)).unwrap();
+        let (directory, registry) =
+            Directory::open(Settings { dir: dir.path().to_owned(), ..Settings::default() }).unwrap();
+        let (publisher, mut published) = Published::new(registry);
+        let (drainer, drain) = Drain::new();
+        let mut mistakes = 0;
+        let scenario = async {
+            fs::write(&file, local(7)).unwrap();
+            until(&mut published, |now| now.api_services[0].group_priority_minimum == 7).await;
+            fs::write(&file, local(0)).unwrap();
+            until(&mut published, |now| now.problems.0.len() == 1).await;
+            assert_eq!(published.get().api_services[0].group_priority_minimum, 7);
+            fs::write(dir.path().join("b.yaml"), api_service("v1.b.io", "groupPriorityMinimum: 1, versionPriority: 1"))
+                .unwrap();
+            until(&mut published, |now| now.api_services.len() == 2).await;
+            fs::remove_file(&file).unwrap();
+            until(&mut published, |now| now.api_services.len() == 1 && now.problems.0.is_empty()).await;
+            drainer.advance(Phase::Ending);
+        };
+        tokio::join!(directory.follow(publisher, drain, |_| mistakes += 1), scenario);
+        assert_eq!(mistakes, 1);
+    }
+
+    #[test]
+    fn a_wrong_start_says_all() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a.yaml", "b.yaml"] {
+            fs::write(dir.path().join(name), "kind: Pod\napiVersion: v1\nmetadata: {name: x}\n").unwrap();
+        }
+        let settings = Settings { dir: dir.path().to_owned(), ..Settings::default() };
+        let problems = Directory::open(settings.clone()).err().unwrap();
+        assert_eq!(problems.0.len(), 2);
+        assert_eq!(crate::registry::load(&settings).err().unwrap(), problems);
     }
 }

@@ -72,7 +72,7 @@ impl LastGood {
                 wrong_files.push(file.path);
             }
         }
-        let mut changed = self.version == 0;
+        let mut changed = self.version == 0 || objects.keys().any(|key| !self.objects.contains_key(key));
         for (key, old) in std::mem::take(&mut self.objects) {
             match objects.get_mut(&key) {
                 Some(new) if new.object.same(&old.object) => new.object = old.object,
@@ -85,12 +85,14 @@ impl LastGood {
             }
         }
         self.objects = objects;
-        let registry = self.registry(problems);
-        self.version += u64::from(changed || registry.version == 0);
-        Registry { version: self.version, ..registry }
+        self.version += u64::from(changed);
+        let mut registry = self.registry();
+        registry.problems = problems;
+        registry.version = self.version;
+        registry
     }
 
-    fn registry(&self, problems: Problems) -> Registry {
+    fn registry(&self) -> Registry {
         let (mut api_services, mut services, mut slices) = (Vec::new(), Vec::new(), Vec::new());
         for known in self.objects.values() {
             match &known.object {
@@ -99,7 +101,7 @@ impl LastGood {
                 Object::EndpointSlice(one) => slices.push(one.clone()),
             }
         }
-        Registry { problems, ..Registry::of(api_services, services, slices) }
+        Registry::of(api_services, services, slices)
     }
 
     fn judge(&self, document: Document, modified: SystemTime, problems: &mut Problems) -> Option<Object> {

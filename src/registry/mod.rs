@@ -26,6 +26,6 @@ pub use document::{Document, documents};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
 pub use follow::Directory;
 pub use long_running::LongRunning;
-pub use resolve::{Endpoint, Host, Resolved, Rules, Unavailable, resolve};
+pub use resolve::{Resolved, Rules, Unavailable, resolve};
 pub use service::{Service, ServicePort, ServiceType};
 pub use snapshot::{Registry, Settings, load};

@@ -5,42 +5,25 @@
 //! server outside.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::api_service::{ApiService, Backend, ServiceReference};
 use super::endpoints::EndpointSlice;
 use super::service::{Service, ServiceType};
 use super::snapshot::Registry;
+use crate::egress::{Destination, Host};
 
 /// Where requests go, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// Never empty, none twice.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<Destination>,
     /// The first so many are to be balanced; the rest are the other address family, for when these fail.
     pub preferred: usize,
     /// The name the backend's certificate must have.
     pub server_name: String,
     /// Stands before every path of a URL backend; empty otherwise.
     pub prefix: String,
-}
-
-/// One place a backend can be dialled at.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Endpoint {
-    /// Address, or a name still to be looked up.
-    pub host: Host,
-    /// TCP port.
-    pub port: u16,
-}
-
-/// An address or a name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Host {
-    /// An address.
-    Ip(IpAddr),
-    /// A lower-case DNS name.
-    Name(String),
 }
 
 /// Why there is nowhere to go. The message names objects, never addresses: clients may read it.
@@ -76,8 +59,8 @@ pub fn resolve(api_service: &ApiService, registry: &Registry, rules: Rules) -> R
             Err(Unavailable { reason: "Local", message: "Local APIServices have no server of their own".to_owned() })
         }
         Backend::Url(url) => Ok(Resolved {
-            server_name: overridden.unwrap_or_else(|| url.host.to_string()),
-            endpoints: vec![Endpoint { host: url.host.clone(), port: url.port }],
+            server_name: overridden.unwrap_or_else(|| host_text(&url.host)),
+            endpoints: vec![Destination { host: url.host.clone(), port: url.port }],
             preferred: 1,
             prefix: url.prefix.clone(),
         }),
@@ -93,7 +76,7 @@ fn places(
     reference: &ServiceReference,
     registry: &Registry,
     rules: Rules,
-) -> Result<(Vec<Endpoint>, usize), Unavailable> {
+) -> Result<(Vec<Destination>, usize), Unavailable> {
     let ServiceReference { namespace, name, port } = reference;
     let unavailable = |reason, message| Err(Unavailable { reason, message });
     let Some(service) = registry.service(namespace, name) else {
@@ -104,8 +87,8 @@ fn places(
             let message = format!("service/{name} in {namespace:?} is an ExternalName, which is not allowed here");
             return unavailable("ServiceAccessError", message);
         }
-        let host = Host::name_or_ip(&service.external_name);
-        return Ok((vec![Endpoint { host, port: *port }], 1));
+        let host = name_or_ip(&service.external_name);
+        return Ok((vec![Destination { host, port: *port }], 1));
     }
     let Some(service_port) = service.port(*port) else {
         let message = format!("service/{name} in {namespace:?} is not listening on port {port}");
@@ -131,20 +114,20 @@ fn places(
         let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
         return unavailable("EndpointsNotFound", message);
     }
-    let all = service.cluster_ips.iter().map(|ip| Endpoint { host: Host::Ip(*ip), port: *port }).collect();
+    let all = service.cluster_ips.iter().map(|ip| Destination { host: Host::Ip(*ip), port: *port }).collect();
     Ok(by_family(service, all))
 }
 
 /// Ready endpoints whose port has this name, each once.
-fn ready<S: AsRef<EndpointSlice>>(slices: &[S], port_name: &str) -> Vec<Endpoint> {
-    let mut found: Vec<Endpoint> = Vec::new();
+fn ready<S: AsRef<EndpointSlice>>(slices: &[S], port_name: &str) -> Vec<Destination> {
+    let mut found: Vec<Destination> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for subset in slices.iter().flat_map(|slice| &slice.as_ref().subsets) {
         let Some(port) = subset.ports.iter().find(|port| port.name == port_name) else { continue };
         // As upstream: of an endpoint's addresses only the first is certain to be its own.
         let addresses = subset.endpoints.iter().filter(|one| one.ready).filter_map(|one| one.addresses.first());
         for address in addresses {
-            let endpoint = Endpoint { host: Host::Ip(*address), port: port.port };
+            let endpoint = Destination { host: Host::Ip(*address), port: port.port };
             if seen.insert(endpoint.clone()) {
                 found.push(endpoint);
             }
@@ -154,7 +137,7 @@ fn ready<S: AsRef<EndpointSlice>>(slices: &[S], port_name: &str) -> Vec<Endpoint
 }
 
 /// The Service's first family first, and how many there are of it (all, when there is no other).
-fn by_family(service: &Service, endpoints: Vec<Endpoint>) -> (Vec<Endpoint>, usize) {
+fn by_family(service: &Service, endpoints: Vec<Destination>) -> (Vec<Destination>, usize) {
     let ipv6 = service.prefers_ipv6.unwrap_or(false);
     let (mut first, mut other): (Vec<_>, Vec<_>) =
         endpoints.into_iter().partition(|one| matches!(one.host, Host::Ip(ip) if ip.is_ipv6() == ipv6));
@@ -166,28 +149,16 @@ fn by_family(service: &Service, endpoints: Vec<Endpoint>) -> (Vec<Endpoint>, usi
     (first, preferred)
 }
 
-impl Host {
-    fn name_or_ip(text: &str) -> Host {
-        text.parse().map_or_else(|_| Host::Name(text.to_ascii_lowercase()), Host::Ip)
+/// A host as a certificate has it: no brackets.
+pub(super) fn host_text(host: &Host) -> String {
+    match host {
+        Host::Ip(ip) => ip.to_string(),
+        Host::Name(name) => name.clone(),
     }
 }
 
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Host::Ip(ip) => ip.fmt(f),
-            Host::Name(name) => f.write_str(name),
-        }
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Host::Ip(ip) => SocketAddr::new(*ip, self.port).fmt(f),
-            Host::Name(name) => write!(f, "{name}:{}", self.port),
-        }
-    }
+fn name_or_ip(text: &str) -> Host {
+    text.parse().map_or_else(|_| Host::Name(text.to_ascii_lowercase()), Host::Ip)
 }
 
 impl fmt::Display for Unavailable {
@@ -201,7 +172,7 @@ mod tests {
     use super::*;
     use crate::registry::snapshot::tests::registry;
 
-    const API: &str = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.g.io}\nspec: {group: g.io, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {name: api, namespace: n, port: 443}}\n---\n";
+    const API: &str = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.g.io}\nspec: {group: g.io, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {name: api, namespace: ns, port: 443}}\n---\n";
 
     fn go(rest: &str, rules: Rules) -> Result<Resolved, Unavailable> {
         let registry = registry(&format!("{API}{rest}"));
@@ -209,12 +180,12 @@ mod tests {
     }
 
     fn service(spec: &str) -> String {
-        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: api, namespace: n}}\nspec: {{{spec}}}\n---\n")
+        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: api, namespace: ns}}\nspec: {{{spec}}}\n---\n")
     }
 
     fn slice(name: &str, family: &str, rest: &str) -> String {
         format!(
-            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}, namespace: n, labels: {{kubernetes.io/service-name: api}}}}\naddressType: {family}\n{rest}---\n"
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}, namespace: ns, labels: {{kubernetes.io/service-name: api}}}}\naddressType: {family}\n{rest}---\n"
         )
     }
 
@@ -232,21 +203,21 @@ mod tests {
     #[test]
     fn reasons_in_upstreams_order_and_words() {
         let rules = Rules::default();
-        assert_eq!(reason(go("", rules)), ("ServiceNotFound", "service/api in \"n\" is not present".into()));
+        assert_eq!(reason(go("", rules)), ("ServiceNotFound", "service/api in \"ns\" is not present".into()));
         assert_eq!(
             reason(go(&service("clusterIP: 10.0.0.1, ports: [{port: 80}]"), rules)),
-            ("ServicePortError", "service/api in \"n\" is not listening on port 443".into())
+            ("ServicePortError", "service/api in \"ns\" is not listening on port 443".into())
         );
         assert_eq!(
             reason(go(&service("ports: [{port: 443}]"), rules)),
-            ("EndpointsNotFound", "cannot find endpointslices for service/api in \"n\"".into())
+            ("EndpointsNotFound", "cannot find endpointslices for service/api in \"ns\"".into())
         );
         let none = slice("a", "IPv4", "ports: [{name: other, port: 1}]\nendpoints: [{addresses: [10.1.0.1]}]\n");
         assert_eq!(
             reason(go(&(service(PORT) + &none), rules)),
             (
                 "MissingEndpoints",
-                "endpointslices for service/api in \"n\" have no addresses with port name \"https\"".into()
+                "endpointslices for service/api in \"ns\" have no addresses with port name \"https\"".into()
             )
         );
         assert_eq!(reason(go(&service("clusterIP: None, ports: [{port: 443}]"), rules)).0, "EndpointsNotFound");
@@ -257,7 +228,7 @@ mod tests {
     #[test]
     fn without_slices_the_cluster_ip_and_for_an_external_name_the_name() {
         let resolved = go(&service(PORT), Rules::default()).unwrap();
-        assert_eq!(resolved.server_name, "api.n.svc");
+        assert_eq!(resolved.server_name, "api.ns.svc");
         assert_eq!(resolved.endpoints[0].to_string(), "10.0.0.1:443");
         let external = service("type: ExternalName, externalName: Api.Example.com");
         assert_eq!(addresses(go(&external, Rules::default())), ["api.example.com:443"]);
@@ -292,7 +263,7 @@ mod tests {
 
     #[test]
     fn legacy_endpoints_count_only_without_slices() {
-        let legacy = "apiVersion: v1\nkind: Endpoints\nmetadata: {name: api, namespace: n}\nsubsets: [{addresses: [{ip: 10.9.0.1}], ports: [{name: https, port: 1}]}]\n---\n";
+        let legacy = "apiVersion: v1\nkind: Endpoints\nmetadata: {name: api, namespace: ns}\nsubsets: [{addresses: [{ip: 10.9.0.1}], ports: [{name: https, port: 1}]}]\n---\n";
         assert_eq!(addresses(go(&(service(PORT) + legacy), Rules::default())), ["10.9.0.1:1"]);
         let four = slice("a", "IPv4", "ports: [{name: https, port: 2}]\nendpoints: [{addresses: [10.1.0.1]}]\n");
         assert_eq!(addresses(go(&(service(PORT) + legacy + &four), Rules::default())), ["10.1.0.1:2"]);

@@ -20,10 +20,6 @@ pub(super) struct ManifestFile {
     pub(super) modified: SystemTime,
 }
 
-/// What tells one state of the directory from another without reading the files.
-#[derive(PartialEq, Eq)]
-pub(super) struct Fingerprint(Vec<(PathBuf, Option<[i64; 5]>)>);
-
 /// A bigger manifest is a mistake; an API server takes no object above 3 MiB.
 const LARGEST: u64 = 16 << 20;
 /// More files than this are not a registry.
@@ -53,17 +49,6 @@ impl Scan {
             files.push(file);
         }
         Scan { files }
-    }
-
-    /// The state of the directory; also of the files beside the manifests, which annotations may name.
-    pub(super) fn fingerprint(dir: &Path) -> Fingerprint {
-        let marks = walk(dir).into_iter().map(|entry| {
-            let mark = entry.found.ok().map(|found| {
-                [found.ino() as i64, found.size() as i64, found.mtime(), found.mtime_nsec(), found.ctime_nsec()]
-            });
-            (entry.path, mark)
-        });
-        Fingerprint(marks.collect())
     }
 
     #[cfg(test)]
@@ -188,13 +173,10 @@ mod tests {
         link("..1", "..data");
         link("..data/a.yaml", "a.yaml");
         assert_eq!(names(dir.path()), ["a.yaml"]);
-        let before = Scan::fingerprint(dir.path());
-        assert!(before == Scan::fingerprint(dir.path()));
         fs::create_dir(dir.path().join("..2")).unwrap();
         fs::write(dir.path().join("..2/a.yaml"), "two").unwrap();
         link("..2", "..data_tmp");
         fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
-        assert!(before != Scan::fingerprint(dir.path()));
         assert_eq!(Scan::of(dir.path()).files[0].text, Ok("two".to_owned()));
     }
 

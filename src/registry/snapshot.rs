@@ -43,7 +43,7 @@ pub fn load(settings: &Settings) -> Result<Registry, Problems> {
 }
 
 /// What exists. Objects that did not change are the same `Arc` in the next snapshot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Registry {
     /// In the order of discovery: groups by their highest `groupPriorityMinimum`, versions by
     /// `versionPriority`, then as Kubernetes orders versions.
@@ -189,15 +189,15 @@ pub(crate) mod tests {
     #[test]
     fn what_is_allowed_but_risky_is_a_warning() {
         let priorities = "groupPriorityMinimum: 1, versionPriority: 1";
-        let text = api_service("v1.a.io", &format!("{priorities}, service: {{name: a, namespace: n}}"))
+        let text = api_service("v1.a.io", &format!("{priorities}, service: {{name: a, namespace: ns}}"))
             + &api_service(
                 "v1.b.io",
-                &format!("{priorities}, insecureSkipTLSVerify: true, service: {{name: b, namespace: n}}"),
+                &format!("{priorities}, insecureSkipTLSVerify: true, service: {{name: b, namespace: ns}}"),
             )
-            + "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: n}\nspec: {type: ExternalName, externalName: x.y}\n";
+            + "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: ns}\nspec: {type: ExternalName, externalName: x.y}\n";
         let warnings: Vec<String> = registry(&text).warnings.iter().map(ToString::to_string).collect();
         assert_eq!(warnings.len(), 3, "{warnings:#?}");
-        assert!(warnings[0].contains("service/a in \"n\" is not in the directory"));
+        assert!(warnings[0].contains("service/a in \"ns\" is not in the directory"));
         assert!(warnings[1].contains("spec.caBundle: none given"));
         assert!(warnings[2].contains("an ExternalName without verification"));
     }
