@@ -15,12 +15,13 @@ use crate::message::Body;
 /// stream of an HTTP/2 connection is reset.
 pub struct Lease {
     connection: Held,
-    _pending: Pending,
+    _pending: Option<Pending>,
 }
 
 enum Held {
     Http1 { endpoint: Rc<Endpoint>, sender: SendRequest<Body> },
     Http2 { stream: Stream },
+    Private { _sender: SendRequest<Body> },
     Returned,
 }
 
@@ -63,11 +64,16 @@ fn step(count: &Cell<usize>, by: isize) {
 
 impl Lease {
     pub(super) fn http1(endpoint: &Rc<Endpoint>, sender: SendRequest<Body>, pending: Pending) -> Lease {
-        Lease { connection: Held::Http1 { endpoint: endpoint.clone(), sender }, _pending: pending }
+        Lease { connection: Held::Http1 { endpoint: endpoint.clone(), sender }, _pending: Some(pending) }
     }
 
     pub(super) fn http2(stream: Stream, pending: Pending) -> Lease {
-        Lease { connection: Held::Http2 { stream }, _pending: pending }
+        Lease { connection: Held::Http2 { stream }, _pending: Some(pending) }
+    }
+
+    /// The hold on a connection that carries this one request only.
+    pub fn private(sender: SendRequest<Body>) -> Lease {
+        Lease { connection: Held::Private { _sender: sender }, _pending: None }
     }
 
     /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.

@@ -1,19 +1,23 @@
 //! One request, tried on one endpoint after another until an answer's head comes or nothing is left.
 
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, Uri};
 
-use crate::egress::{DialError, Endpoint, SendError, Sent, Timing};
+use crate::egress::{DialError, Endpoint, SendError, Sent};
 use crate::message::Body;
+use crate::observe::metrics::Retry;
 
 /// Attempts for one request, over all endpoints.
 const ATTEMPTS: usize = 3;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub enum Failure {
+pub(super) enum Failure {
+    /// No endpoint could be asked.
+    NoEndpoint,
     /// Nothing was begun anywhere: trying again is safe for any request.
     Unreachable(DialError),
     /// The backend refused to begin (REFUSED_STREAM), and the request could not be repeated.
@@ -22,33 +26,11 @@ pub enum Failure {
     Broken(String),
 }
 
-/// What trying one request took.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tries {
-    /// Attempts after the first, each with its reason told to the observer.
-    pub retries: u32,
-    /// Opening a connection, when this request waited for one.
-    pub dial: Timing,
-}
-
-/// Why an attempt was followed by another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryReason {
-    /// No connection could be opened.
-    Unreachable,
-    /// The connection closed before the request went out.
-    NotSent,
-    /// The backend said it did not begin.
-    Refused,
-    /// The connection broke after the request went out (only for what is safe to repeat).
-    Broken,
-}
-
-/// Sends `request` to the endpoint that `pick` chooses and, as long as that is safe, to another.
+/// Sends `request` to the endpoint that `pick` chooses and, as long as that is safe, to another; says
+/// which it was.
 ///
-/// `pick` gets the endpoints tried so far that failed, and gives the index of the next one.
-/// A request may be repeated if it provably was not begun; if `safe` (GET, HEAD, OPTIONS without a body)
-/// also when its connection broke.
+/// `pick` gets the endpoints that failed so far. A request may be repeated if it provably was not begun; if
+/// `safe` (GET, HEAD, OPTIONS without a body) also when its connection broke.
 ///
 /// # Errors
 /// The last [`Failure`].
@@ -56,53 +38,46 @@ pub(super) async fn exchange<'e>(
     request: Request<Body>,
     safe: bool,
     retry: bool,
-    tries: &mut Tries,
-    mut pick: impl FnMut(&[usize]) -> Option<(usize, &'e std::rc::Rc<Endpoint>)>,
-    mut retried: impl FnMut(RetryReason),
+    pick: impl Fn(&[usize]) -> Option<(usize, &'e Rc<Endpoint>)>,
+    mut retried: impl FnMut(Retry),
 ) -> Result<(usize, Sent), Failure> {
     let mut failed = Vec::new();
+    let mut last = Failure::NoEndpoint;
     let copy = (safe && retry).then(|| Copy::of(&request));
-    let mut request = Some(request);
-    let mut last = None;
-    for attempt in 0..ATTEMPTS {
+    let mut next = Some(request);
+    let mut why = None;
+    for _ in 0..ATTEMPTS {
         let Some((index, endpoint)) = pick(&failed) else { break };
-        let Some(sending) = request.take() else { break };
-        let (error, reason) = match endpoint.send(sending).await {
-            Ok(sent) => {
-                tries.dial = sent.timing;
-                return Ok((index, sent));
-            }
-            Err(SendError::NotSent { request: back, error }) => {
-                request = Some(*back);
-                let reason = if error.reason == "ConnectionClosed" { RetryReason::NotSent } else { RetryReason::Unreachable };
-                (Failure::Unreachable(error), reason)
+        let Some(request) = next.take() else { break };
+        if let Some(why) = why.take() {
+            retried(why);
+        }
+        match endpoint.send(request).await {
+            Ok(sent) => return Ok((index, sent)),
+            Err(SendError::NotSent { request, error }) => {
+                next = retry.then_some(*request);
+                // A connection that just closed says nothing against its endpoint; a failed dial does.
+                if error.reason == "ConnectionClosed" {
+                    why = Some(Retry::StaleConnection);
+                } else {
+                    why = Some(Retry::Connect);
+                    failed.push(index);
+                }
+                last = Failure::Unreachable(error);
             }
             Err(SendError::Refused(_)) => {
-                request = copy.as_ref().map(Copy::again);
-                (Failure::Refused, RetryReason::Refused)
+                next = copy.as_ref().map(Copy::again);
+                why = Some(Retry::RefusedStream);
+                last = Failure::Refused;
             }
             Err(SendError::Broken(error)) => {
-                request = copy.as_ref().map(Copy::again);
-                (Failure::Broken(describe(&error)), RetryReason::Broken)
+                next = copy.as_ref().map(Copy::again);
+                why = Some(Retry::BrokenConnection);
+                last = Failure::Broken(describe(&error));
             }
-        };
-        last = Some(error);
-        // A closed connection says nothing against the endpoint; a failed dial does.
-        if reason == RetryReason::Unreachable {
-            failed.push(index);
-        }
-        if !retry || request.is_none() {
-            break;
-        }
-        if attempt + 1 < ATTEMPTS {
-            tries.retries += 1;
-            retried(reason);
         }
     }
-    Err(last.unwrap_or_else(|| {
-        let cause = "no endpoint is usable".to_owned();
-        Failure::Unreachable(DialError { phase: crate::egress::DialPhase::Connect, reason: "NoEndpoints", cause })
-    }))
+    Err(last)
 }
 
 /// Enough of a request without a body to send it once more.
@@ -138,10 +113,7 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Waits for `exchange`, `within` at the most.
-///
-/// # Errors
-/// `None` when the time ran out.
+/// Waits for `exchange`, as long as `limit` allows; `None` when the time ran out.
 pub(super) async fn within<T>(limit: Option<Duration>, exchange: impl Future<Output = T>) -> Option<T> {
     match limit {
         None => Some(exchange.await),

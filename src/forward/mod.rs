@@ -1,2 +1,19 @@
-//! Relaying a request.
+//! Relaying a request: rewrite, identity headers, stream, upgrade, retry, failure.
+
+mod backend;
+mod exchange;
+mod failure;
+mod identity;
+mod relay;
+mod rewrite;
+mod send;
+mod streams;
 mod tunnel;
+mod upgrade;
+mod upload;
+
+pub use backend::Backend;
+pub use identity::{Stamp, Unspeakable};
+pub use rewrite::Origin;
+pub use send::{Outbound, Settings, send};
+pub use streams::Streams;

@@ -1,5 +1,6 @@
 //! A backend's answer on its way to the client, byte for byte.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -11,38 +12,16 @@ use tokio::time::Sleep;
 
 use super::streams::Place;
 use crate::egress::Lease;
-use crate::message::BodyError;
-
-/// How an answer came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The last byte was handed to the client's connection.
-    Complete,
-    /// The client left, or its connection broke.
-    ClientGone,
-    /// The backend's stream broke off; so did the client's.
-    BackendBroke,
-    /// The request's time ran out.
-    TimedOut,
-    /// We ended it because the process ends.
-    Ended,
-}
-
-/// Learns what became of an answer.
-pub trait Observer {
-    /// Bytes of the body went by.
-    fn carried(&mut self, bytes: usize);
-    /// The answer ended; called exactly once.
-    fn ended(&mut self, outcome: Outcome);
-}
+use crate::message::{BodyError, hop_by_hop};
+use crate::observe::access::{AccessRecord, End};
 
 /// The body of a relayed answer. It breaks when the backend's does: a watch that was cut must never look
 /// like one that ended.
-pub(super) struct Relayed<O: Observer> {
+pub(super) struct Relayed {
     from: Incoming,
     lease: Lease,
-    observer: O,
-    outcome: Option<Outcome>,
+    record: AccessRecord,
+    ended: bool,
     limit: Limit,
     /// Whether what went by so far ends with a newline, as whole watch events do.
     whole: bool,
@@ -56,73 +35,77 @@ pub(super) enum Limit {
     Process(Place),
 }
 
-impl<O: Observer> Relayed<O> {
-    pub(super) fn new(from: Incoming, lease: Lease, observer: O, limit: Limit) -> Relayed<O> {
-        let mut relayed = Relayed { from, lease, observer, outcome: None, limit, whole: true };
+impl Relayed {
+    pub(super) fn new(from: Incoming, lease: Lease, record: AccessRecord, limit: Limit) -> Relayed {
+        let mut relayed = Relayed { from, lease, record, ended: false, limit, whole: true };
         if relayed.from.is_end_stream() {
-            relayed.end(Outcome::Complete);
+            relayed.end(End::Complete);
         }
         relayed
     }
 
-    fn end(&mut self, outcome: Outcome) {
-        if self.outcome.is_none() {
-            self.outcome = Some(outcome);
-            if outcome == Outcome::Complete {
+    /// The first word counts; a relay dropped without one says that the client went away.
+    fn end(&mut self, end: End) {
+        if !self.ended {
+            self.ended = true;
+            if end == End::Complete {
                 self.lease.finished();
             }
-            self.observer.ended(outcome);
+            self.record.ended(end);
         }
     }
 
     /// Whether the answer must stop here, although the backend has not ended it.
-    fn stop(&mut self, cx: &mut Context<'_>) -> Option<Outcome> {
+    fn stop(&mut self, cx: &mut Context<'_>) -> Option<End> {
         match &mut self.limit {
             Limit::Deadline(at, sleep) => {
                 let at = *at;
                 let sleep = sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
-                sleep.as_mut().poll(cx).is_ready().then_some(Outcome::TimedOut)
+                sleep.as_mut().poll(cx).is_ready().then_some(End::Timeout)
             }
-            Limit::Process(place) => place.should_end(cx.waker()).then_some(Outcome::Ended),
+            Limit::Process(place) => place.should_end(cx.waker()).then_some(End::Drained),
         }
     }
 }
 
-impl<O: Observer + Unpin> Body for Relayed<O> {
+impl Body for Relayed {
     type Data = Bytes;
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
         match Pin::new(&mut this.from).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => {
+            Poll::Ready(Some(Ok(mut frame))) => {
+                if let Some(trailers) = frame.trailers_mut() {
+                    hop_by_hop::strip_trailers(trailers);
+                }
                 if let Some(data) = frame.data_ref() {
-                    this.observer.carried(data.len());
+                    this.record.sent(data.len());
                     this.whole = data.last().is_none_or(|byte| *byte == b'\n');
                 }
                 // hyper never asks again once this is so: the end must be seen here.
                 if this.from.is_end_stream() {
-                    this.end(Outcome::Complete);
+                    this.end(End::Complete);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(None) => {
-                this.end(Outcome::Complete);
+                this.end(End::Complete);
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
-                this.end(Outcome::BackendBroke);
+                this.end(End::BackendBroke);
                 Poll::Ready(Some(Err(error.into())))
             }
             Poll::Pending => match this.stop(cx) {
                 None => Poll::Pending,
-                Some(outcome) => {
-                    this.end(outcome);
-                    if outcome == Outcome::Ended && this.whole {
+                Some(end) => {
+                    this.end(end);
+                    if end == End::Drained && this.whole {
                         // Between two events a watch may end cleanly; the client resumes elsewhere.
                         return Poll::Ready(None);
                     }
-                    let why = if outcome == Outcome::Ended { "the gateway is ending" } else { "time ran out" };
+                    let why = if end == End::Drained { "the gateway is ending" } else { "time ran out" };
                     Poll::Ready(Some(Err(why.into())))
                 }
             },
@@ -135,11 +118,5 @@ impl<O: Observer + Unpin> Body for Relayed<O> {
 
     fn size_hint(&self) -> SizeHint {
         self.from.size_hint()
-    }
-}
-
-impl<O: Observer> Drop for Relayed<O> {
-    fn drop(&mut self) {
-        self.end(Outcome::ClientGone);
     }
 }

@@ -14,11 +14,11 @@ const BUFFER: usize = 16 << 10;
 
 /// What went through a tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub(super) struct Carried {
     /// Bytes from the client.
-    pub from_client: u64,
+    pub(super) from_client: u64,
     /// Bytes from the backend.
-    pub from_backend: u64,
+    pub(super) from_backend: u64,
 }
 
 /// Carries bytes between `client` and `backend`. A side that closes its half is passed on as a closed

@@ -8,11 +8,13 @@ mod accept;
 mod bind;
 mod cork;
 mod lifetime;
+mod proxy_protocol;
 mod serve;
 
 pub use accept::{Acceptor, Incoming, accept};
 pub use bind::{bind, raise_descriptor_limit};
 pub use lifetime::{ConnectionReport, Connections};
+pub use proxy_protocol::ProxyProtocol;
 pub use serve::{Accepted, Handler, Protocol, Service, serve};
 
 use std::time::Duration;
@@ -32,6 +34,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Streams a client may have open on one HTTP/2 connection.
     pub http2_max_streams: u32,
+    /// Whether and from whom the PROXY protocol is understood.
+    pub proxy_protocol: Option<ProxyProtocol>,
 }
 
 impl Default for Limits {
@@ -43,6 +47,7 @@ impl Default for Limits {
             read_header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(90),
             http2_max_streams: 250,
+            proxy_protocol: None,
         }
     }
 }

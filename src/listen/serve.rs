@@ -74,11 +74,15 @@ pub async fn serve<S: Service>(
     let Incoming { socket, remote, place: _place } = incoming;
     // The handshake's state is large and soon gone: boxed, it is not part of what an idle watch costs.
     let handshake = Box::pin(async {
-        let socket = TcpStream::from_std(socket)?;
-        TlsAcceptor::from(tls).accept(socket).await
+        let mut socket = TcpStream::from_std(socket)?;
+        let client = match &limits.proxy_protocol {
+            Some(proxy_protocol) => proxy_protocol.client(&mut socket, remote).await?,
+            None => remote,
+        };
+        Ok((client, TlsAcceptor::from(tls).accept(socket).await?))
     });
-    let stream = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
-        Ok(Ok(stream)) => stream,
+    let (remote, stream) = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
+        Ok(Ok(met)) => met,
         Ok(Err(error)) => return service.handshake_failed(remote, &error),
         Err(_) => return service.handshake_failed(remote, &io::ErrorKind::TimedOut.into()),
     };

@@ -1,0 +1,74 @@
+//! What a client is told when there is no answer: whose fault it is, and whether to try again.
+
+use super::exchange::Failure;
+use crate::kubeapi::{RequestInfo, Status};
+use crate::message::{Blame, Refusal};
+
+/// Seconds after which a client may try again when the fault may pass at any moment.
+const SOON: u32 = 1;
+
+/// `failure` of APIService `name` as the client reads it. `safe` says that the request may be repeated
+/// even if it was carried out: client-go repeats whatever carries a `Retry-After`, a POST too, so no other
+/// request gets one.
+///
+/// Names the APIService and a reason; never an address, never a library's words.
+pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {
+    let (reason, what, cause) = match failure {
+        Failure::NoEndpoint => ("NoEndpoints", said("NoEndpoints"), String::new()),
+        Failure::Unreachable(error) => (error.reason, said(error.reason), error.cause.clone()),
+        Failure::Refused => ("StreamRefused", "it refused the request before beginning it", String::new()),
+        Failure::Broken(cause) => (
+            "ConnectionBroken",
+            "the connection broke before it answered; the request may have been carried out",
+            cause.clone(),
+        ),
+    };
+    let again = safe || !matches!(failure, Failure::Broken(_));
+    let status = Status::service_unavailable(format!(
+        "the server is currently unable to handle the request (aggregated API {name}: {reason})"
+    ));
+    let status = about(status, info).with_cause(reason, format!("aggregated API {name}: {what}"));
+    Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
+}
+
+/// The backend's time ran out before its answer began.
+pub(super) fn timed_out(name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {
+    let status = Status::timeout("request did not complete within the allotted timeout");
+    let status =
+        about(status, info).with_cause("RequestTimeout", format!("aggregated API {name} did not answer in time"));
+    Refusal::new(Blame::Backend, if safe { status.with_retry_after(SOON) } else { status })
+}
+
+/// The backend answered something that is not passed on.
+pub(super) fn bad_answer(name: &str, info: &RequestInfo<'_>, reason: &str, message: &str) -> Refusal {
+    let status = about(Status::bad_gateway(message), info).with_cause(reason, format!("aggregated API {name}"));
+    Refusal::new(Blame::Backend, status)
+}
+
+/// A [`Status`] with details of the resource the request is about.
+pub(super) fn about(status: Status, info: &RequestInfo<'_>) -> Status {
+    status.about(info.api_group, info.resource, &info.name)
+}
+
+/// A reason in words a user can read.
+fn said(reason: &str) -> &'static str {
+    match reason {
+        "NameNotResolved" => "its host name cannot be resolved",
+        "ConnectionRefused" => "nothing listens at its endpoint",
+        "ConnectTimeout" | "Timeout" => "its endpoint does not answer",
+        "CertificateExpired" => "its serving certificate has expired",
+        "CertificateNotYetValid" => "its serving certificate is not valid yet",
+        "UnknownIssuer" => "its serving certificate is not signed by an authority in the APIService's caBundle",
+        "NameMismatch" => "its serving certificate is for another name",
+        "MissingSAN" => "its serving certificate has no subject alternative name",
+        "WrongUsage" => "its certificate is not for serving",
+        "BadCertificate" => "its serving certificate cannot be used",
+        "ClientCertificateRefused" => "it does not accept the gateway's client certificate",
+        "NoCommonProtocol" => "it speaks no protocol the gateway speaks",
+        "NotTLS" => "its endpoint does not speak TLS",
+        "TooManyStreams" => "too many requests are open to it",
+        "NoEndpoints" => "it has no endpoint that answers",
+        "ConnectionClosed" => "it closed the connection",
+        _ => "no connection to its endpoint can be opened",
+    }
+}

@@ -1,0 +1,133 @@
+//! From a permitted request to the backend's answer.
+
+use std::time::{Duration, Instant};
+
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body::Body as _;
+use hyper::body::Incoming;
+
+use super::backend::Backend;
+use super::exchange::{Failure, exchange, within};
+use super::failure::{about, bad_answer, refuse, timed_out};
+use super::relay::{Limit, Relayed};
+use super::rewrite::{self, Origin};
+use super::streams::Streams;
+use super::upload::Upload;
+use crate::kubeapi::{RequestInfo, Status};
+use crate::message::{Blame, Body, Refusal, hop_by_hop};
+use crate::observe::access::{AccessRecord, Opening};
+use crate::registry;
+
+/// What all requests of a gateway have in common (`--aggregator-reject-forwarding-redirect`).
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whether a redirect of a backend becomes 502 instead of reaching the client.
+    pub reject_redirects: bool,
+}
+
+/// One request, ready to go.
+pub struct Outbound<'o> {
+    /// As it came; its headers are rewritten, its URI replaced.
+    pub request: Request<Incoming>,
+    /// The path and query to send: what was judged and routed.
+    pub path_and_query: &'o str,
+    /// What was judged.
+    pub info: &'o RequestInfo<'o>,
+    /// From where and from whom.
+    pub origin: Origin<'o>,
+    /// How long it may take in all; none for a long-running request.
+    pub timeout: Option<Duration>,
+}
+
+/// Sends a request to `backend` and gives its answer, whose body goes on streaming with `record` in it.
+///
+/// # Errors
+/// A [`Refusal`] when there is no answer to pass on; the record is given back with it.
+pub async fn send(
+    backend: &Backend,
+    outbound: Outbound<'_>,
+    settings: &Settings,
+    streams: &Streams,
+    mut record: AccessRecord,
+) -> Result<Response<Body>, (Refusal, AccessRecord)> {
+    let began = Instant::now();
+    let Outbound { request, path_and_query, info, origin, timeout } = outbound;
+    let name = &backend.api_service().name;
+    let most = backend.api_service().settings.max_request_bytes;
+    if let Some(most) = most
+        && request.body().size_hint().lower() > most
+    {
+        return Err((too_large(most, info), record));
+    }
+    let protocol = hop_by_hop::upgrade_protocol(request.headers()).map(str::to_owned);
+    if let Some(protocol) = protocol {
+        return super::upgrade::upgrade(backend, request, path_and_query, info, origin, &protocol, streams, record)
+            .await;
+    }
+    let (mut parts, body) = request.into_parts();
+    rewrite::request(&mut parts.headers, &origin);
+    let (body, exceeded) = Upload::of(body, most, || record.received());
+    let bodiless = matches!(body, Body::Empty);
+    let safe = bodiless && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method;
+    *request.headers_mut() = parts.headers;
+    *request.uri_mut() = match uri(backend.prefix(), path_and_query) {
+        Ok(uri) => uri,
+        Err(refusal) => return Err((refusal, record)),
+    };
+    let retry = backend.api_service().settings.retry == registry::Retry::Safe;
+    let pick = |failed: &[usize]| backend.pick(failed);
+    let tried = within(timeout, exchange(request, safe, retry, pick, |reason| record.retried(reason))).await;
+    let (index, sent) = match tried {
+        Some(Ok(sent)) => sent,
+        Some(Err(_)) if exceeded.get() => return Err((too_large(most.unwrap_or_default(), info), record)),
+        Some(Err(failure)) => {
+            let failure = match failure {
+                // Nobody was asked: say what is known of why.
+                Failure::NoEndpoint => backend.failure().map_or(Failure::NoEndpoint, Failure::Unreachable),
+                failure => failure,
+            };
+            return Err((refuse(&failure, name, info, safe), record));
+        }
+        None => return Err((timed_out(name, info, safe), record)),
+    };
+    let opened = sent.timing.connect + sent.timing.handshake > Duration::ZERO;
+    record.connected(opened.then_some(Opening { dial: sent.timing.connect, tls: sent.timing.handshake }));
+    record.answered();
+    record.endpoint(&backend.member(index).counts);
+    let (mut parts, from) = sent.response.into_parts();
+    if settings.reject_redirects && is_redirect(parts.status, &parts.headers) {
+        let message = "the backend attempted to redirect this request, which is not permitted";
+        return Err((bad_answer(name, info, "RedirectRejected", message), record));
+    }
+    rewrite::response(&mut parts.headers, origin.audit_id);
+    record.status(parts.status.as_u16());
+    let limit = match timeout {
+        Some(timeout) => Limit::Deadline(began + timeout, None),
+        None => Limit::Process(streams.enter()),
+    };
+    parts.version = http::Version::HTTP_11;
+    Ok(Response::from_parts(parts, Body::stream(Relayed::new(from, sent.lease, record, limit))))
+}
+
+/// A redirect in the sense of CVE-2022-3172: a status of its class with somewhere to go.
+fn is_redirect(status: StatusCode, headers: &http::HeaderMap) -> bool {
+    status.is_redirection() && headers.contains_key(http::header::LOCATION)
+}
+
+pub(super) fn uri(prefix: &str, path_and_query: &str) -> Result<Uri, Refusal> {
+    let parsed = if prefix.is_empty() {
+        Uri::try_from(path_and_query)
+    } else {
+        Uri::try_from(format!("{prefix}{path_and_query}"))
+    };
+    parsed.map_err(|error| {
+        Refusal::new(Blame::Client, Status::bad_request("the request's path cannot be sent on")).because(error)
+    })
+}
+
+fn too_large(most: u64, info: &RequestInfo<'_>) -> Refusal {
+    let status = Status::request_entity_too_large(format!("limit is {most} bytes"));
+    Refusal::new(Blame::Client, about(status, info))
+}

@@ -1,0 +1,149 @@
+//! Upgrades: a request that turns its connection into a tunnel (SPDY/3.1, WebSocket).
+
+use std::cell::Cell;
+
+use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+
+use super::backend::Backend;
+use super::exchange::{Failure, describe};
+use super::failure::{about, bad_answer, refuse};
+use super::relay::{Limit, Relayed};
+use super::rewrite::{self, Origin};
+use super::streams::Streams;
+use super::tunnel::{Carried, carry};
+use crate::egress::{DialError, DialPhase, Lease, Timing};
+use crate::kubeapi::{RequestInfo, Status};
+use crate::message::{Blame, Body, Refusal};
+use crate::observe::access::{AccessRecord, End, Opening};
+
+/// Passes on an upgrade over an HTTP/1.1 connection of its own. Only a 101 opens a tunnel; a backend's
+/// error is passed on as an ordinary answer, and everything else is refused (CVE-2018-1002105).
+///
+/// # Errors
+/// A [`Refusal`], and the record back.
+#[expect(clippy::too_many_arguments, reason = "the parts of one request, taken apart by its only caller")]
+pub(super) async fn upgrade(
+    backend: &Backend,
+    mut request: Request<Incoming>,
+    path_and_query: &str,
+    info: &RequestInfo<'_>,
+    origin: Origin<'_>,
+    protocol: &str,
+    streams: &Streams,
+    mut record: AccessRecord,
+) -> Result<Response<Body>, (Refusal, AccessRecord)> {
+    let name = &backend.api_service().name;
+    let allowed = &backend.api_service().settings.upgrade_protocols;
+    if !protocol.split(',').all(|token| allowed.allows(token.trim())) {
+        return Err((not_allowed(name, info), record));
+    }
+    if request.version() != Version::HTTP_11 {
+        let status = Status::bad_request("an upgrade needs HTTP/1.1");
+        return Err((Refusal::new(Blame::Client, about(status, info)), record));
+    }
+    let client = hyper::upgrade::on(&mut request);
+    let (mut parts, _) = request.into_parts();
+    let Ok(wanted) = HeaderValue::from_str(protocol) else {
+        return Err((not_allowed(name, info), record));
+    };
+    rewrite::request(&mut parts.headers, &origin);
+    // Exactly this: a further proxy must find no other header named here.
+    parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    parts.headers.insert(UPGRADE, wanted);
+    // A body has no place before a tunnel; what follows the header belongs to the tunnel.
+    parts.headers.remove(CONTENT_LENGTH);
+    let mut outbound = Request::new(Body::Empty);
+    *outbound.method_mut() = parts.method;
+    *outbound.headers_mut() = parts.headers;
+    *outbound.uri_mut() = match super::send::uri(backend.prefix(), path_and_query) {
+        Ok(uri) => uri,
+        Err(refusal) => return Err((refusal, record)),
+    };
+
+    let (index, mut sender, timing) = match open(backend).await {
+        Ok(opened) => opened,
+        Err(failure) => return Err((refuse(&failure, name, info, true), record)),
+    };
+    let member = backend.member(index);
+    record.endpoint(&member.counts);
+    record.connected(Some(Opening { dial: timing.connect, tls: timing.handshake }));
+    let outbound = member.endpoint.in_origin_form(outbound);
+    let mut response = match sender.send_request(outbound).await {
+        Ok(response) => response,
+        Err(error) => return Err((refuse(&Failure::Broken(describe(&error)), name, info, false), record)),
+    };
+    record.answered();
+    let status = response.status();
+    if status == StatusCode::SWITCHING_PROTOCOLS {
+        let answered = response.headers().get(UPGRADE).cloned();
+        let backend_side = hyper::upgrade::on(&mut response);
+        let (parts, _) = response.into_parts();
+        let mut headers = parts.headers;
+        rewrite::response(&mut headers, origin.audit_id);
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        if let Some(answered) = answered {
+            headers.insert(UPGRADE, answered);
+        }
+        record.status(status.as_u16());
+        let place = streams.enter();
+        tokio::task::spawn_local(async move {
+            let (Ok(client), Ok(backend)) = (client.await, backend_side.await) else { return };
+            let counts = Cell::new(Carried::default());
+            let end = tokio::select! {
+                carried = carry(TokioIo::new(client), TokioIo::new(backend), &counts) => {
+                    if carried.is_ok() { End::Complete } else { End::BackendBroke }
+                }
+                () = place.ending() => End::Drained,
+            };
+            record.received().set(counts.get().from_client);
+            record.sent(counts.get().from_backend as usize);
+            record.ended(end);
+        });
+        let mut answer = Response::new(Body::Empty);
+        *answer.status_mut() = status;
+        *answer.headers_mut() = headers;
+        return Ok(answer);
+    }
+    if status.as_u16() < 400 {
+        let message = format!("invalid upgrade response: status code {}", status.as_u16());
+        return Err((bad_answer(name, info, "UpgradeRefused", &message), record));
+    }
+    let (mut parts, from) = response.into_parts();
+    rewrite::response(&mut parts.headers, origin.audit_id);
+    // What the client sent behind its request was meant for a tunnel that there is not.
+    parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    record.status(status.as_u16());
+    let limit = Limit::Process(streams.enter());
+    Ok(Response::from_parts(parts, Body::stream(Relayed::new(from, Lease::private(sender), record, limit))))
+}
+
+type Opened = (usize, hyper::client::conn::http1::SendRequest<Body>, Timing);
+
+/// A connection to the first endpoint that takes one.
+async fn open(backend: &Backend) -> Result<Opened, Failure> {
+    let mut failed = Vec::new();
+    let mut last = backend.failure();
+    while let Some((index, endpoint)) = backend.pick(&failed) {
+        match endpoint.open_private().await {
+            Ok((sender, timing)) => return Ok((index, sender, timing)),
+            Err(error) => last = Some(error),
+        }
+        failed.push(index);
+    }
+    Err(Failure::Unreachable(last.unwrap_or_else(|| DialError {
+        phase: DialPhase::Connect,
+        reason: "NoEndpoints",
+        cause: "no endpoint is usable".to_owned(),
+    })))
+}
+
+fn not_allowed(name: &str, info: &RequestInfo<'_>) -> Refusal {
+    let status = Status::forbidden(format!(
+        "aggregated API {name} does not allow an upgrade to this protocol; the annotation narthex.dev/upgrade-protocols \
+         of its APIService says which it allows"
+    ));
+    Refusal::new(Blame::Client, about(status, info))
+}

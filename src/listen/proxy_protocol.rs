@@ -1,0 +1,170 @@
+//! The PROXY protocol, versions 1 and 2: a load balancer in front of us says who its client is.
+//!
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. The header is read off the socket before
+//! TLS begins, and only from those the operator trusts with it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ppp::v1;
+use ppp::v2;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+/// Whose word on a client's address is taken (`--proxy-protocol`).
+#[derive(Clone)]
+pub struct ProxyProtocol {
+    /// Whether a connection without the header, or from elsewhere, is closed.
+    pub required: bool,
+    /// Whether this peer may speak for others.
+    pub trusted: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
+}
+
+impl std::fmt::Debug for ProxyProtocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxyProtocol").field("required", &self.required).finish_non_exhaustive()
+    }
+}
+
+/// Longest line of version 1, CR LF included.
+const V1_MOST: usize = 107;
+/// What follows the first sixteen bytes of version 2; far more than any real load balancer adds.
+const V2_MOST: usize = 2048;
+
+impl ProxyProtocol {
+    /// The client's address as the header says, or `remote` where there is none. Call it within the
+    /// handshake's time limit.
+    ///
+    /// # Errors
+    /// When a header is required and missing, or broken.
+    pub(super) async fn client(&self, socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
+        if !(self.trusted)(remote.ip()) {
+            return if self.required {
+                Err(refuse("the peer is not in --proxy-protocol-trusted-cidrs"))
+            } else {
+                Ok(remote)
+            };
+        }
+        let mut first = [0];
+        if socket.peek(&mut first).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match first[0] {
+            b'P' => read_v1(socket, remote).await,
+            b'\r' => read_v2(socket, remote).await,
+            _ if self.required => Err(refuse("the connection does not begin with a PROXY header")),
+            _ => Ok(remote),
+        }
+    }
+}
+
+fn refuse(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+async fn read_v1(socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
+    let mut line = Vec::with_capacity(V1_MOST);
+    // Byte by byte, so that nothing of the TLS handshake behind it is taken.
+    while !line.ends_with(b"\r\n") {
+        if line.len() == V1_MOST {
+            return Err(refuse("the PROXY header is too long"));
+        }
+        line.push(socket.read_u8().await?);
+    }
+    address_v1(&line, remote)
+}
+
+async fn read_v2(socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
+    let mut header = vec![0; 16];
+    socket.read_exact(&mut header).await?;
+    let length = usize::from(u16::from_be_bytes([header[14], header[15]]));
+    if length > V2_MOST {
+        return Err(refuse("the PROXY header is too long"));
+    }
+    header.resize(16 + length, 0);
+    socket.read_exact(&mut header[16..]).await?;
+    address_v2(&header, remote)
+}
+
+fn address_v1(line: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
+    let header = v1::Header::try_from(line).map_err(|_| refuse("the PROXY header is broken"))?;
+    Ok(match header.addresses {
+        v1::Addresses::Tcp4(it) => SocketAddr::from((it.source_address, it.source_port)),
+        v1::Addresses::Tcp6(it) => SocketAddr::from((it.source_address, it.source_port)),
+        v1::Addresses::Unknown => remote,
+    })
+}
+
+fn address_v2(header: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
+    let header = v2::Header::try_from(header).map_err(|_| refuse("the PROXY header is broken"))?;
+    // LOCAL: the load balancer speaks for itself, for example a health check.
+    if header.command == v2::Command::Local {
+        return Ok(remote);
+    }
+    Ok(match header.addresses {
+        v2::Addresses::IPv4(it) => SocketAddr::from((it.source_address, it.source_port)),
+        v2::Addresses::IPv6(it) => SocketAddr::from((it.source_address, it.source_port)),
+        v2::Addresses::Unspecified | v2::Addresses::Unix(_) => remote,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    /// What a connection that begins with `bytes` is taken for, and what is left to read.
+    async fn judged(bytes: &[u8], required: bool, trusted: bool) -> (io::Result<String>, Vec<u8>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut socket, remote) = listener.accept().await.unwrap();
+        client.write_all(bytes).await.unwrap();
+        drop(client);
+        let settings = ProxyProtocol { required, trusted: Arc::new(move |_| trusted) };
+        let judged = settings.client(&mut socket, remote).await;
+        let mut rest = Vec::new();
+        socket.read_to_end(&mut rest).await.unwrap();
+        (judged.map(|address| if address == remote { "itself".to_owned() } else { address.to_string() }), rest)
+    }
+
+    const V1: &[u8] = b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 6443\r\n\x16rest";
+
+    fn v2(command: u8) -> Vec<u8> {
+        let mut bytes = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
+        bytes.extend([0x20 | command, 0x11, 0, 12, 192, 0, 2, 7, 10, 0, 0, 1, 0x12, 0x67, 0x19, 0x2b]);
+        bytes.extend(b"\x16rest");
+        bytes
+    }
+
+    #[tokio::test]
+    async fn both_versions_name_the_client_and_leave_the_rest() {
+        for bytes in [V1.to_vec(), v2(1)] {
+            let (client, rest) = judged(&bytes, false, true).await;
+            assert_eq!((client.unwrap().as_str(), &*rest), ("192.0.2.7:4711", &b"\x16rest"[..]));
+        }
+        assert_eq!(judged(&v2(0), false, true).await.0.unwrap(), "itself");
+    }
+
+    #[tokio::test]
+    async fn nobody_else_may_say_who_the_client_is() {
+        let (client, rest) = judged(V1, false, false).await;
+        assert_eq!((client.unwrap().as_str(), &*rest), ("itself", V1));
+        assert!(judged(V1, true, false).await.0.is_err());
+    }
+
+    #[tokio::test]
+    async fn without_a_header_it_depends() {
+        assert_eq!(judged(b"\x16rest", false, true).await.0.unwrap(), "itself");
+        assert!(judged(b"\x16rest", true, true).await.0.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_broken_header_closes() {
+        let long = [b"PROXY ".to_vec(), vec![b'x'; 200]].concat();
+        for bytes in [&b"PROXY TCP4 nonsense\r\n"[..], &long, b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff", b"PROXY"] {
+            assert!(judged(bytes, false, true).await.0.is_err(), "{bytes:?}");
+        }
+    }
+}
