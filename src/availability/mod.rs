@@ -1,1 +1,15 @@
-//! Whether a backend answers.
+//! Whether a backend answers: probe, judge, report.
+//!
+//! [`run`] probes every APIService on its own, so that a slow one delays no other. What it finds stands on
+//! the [`Board`], where a request reads it without waiting. Until its first probe has ended an APIService is
+//! `Unknown`, and its requests are let through: a gateway that has just started must not refuse what works.
+
+mod board;
+mod condition;
+mod judge;
+mod schedule;
+
+pub use board::{Availability, Board};
+pub use condition::{Condition, ConditionStatus};
+pub use judge::{Finding, Judge};
+pub use schedule::{Probe, ProbeFailure, Witness, run};

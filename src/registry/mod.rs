@@ -17,7 +17,7 @@ mod quantity;
 mod resolve;
 mod scan;
 mod service;
-mod snapshot;
+pub(crate) mod snapshot;
 mod version;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};

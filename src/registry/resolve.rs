@@ -5,7 +5,6 @@
 //! server outside.
 
 use std::fmt;
-use std::net::IpAddr;
 
 use super::api_service::{ApiService, Backend, ServiceReference};
 use super::endpoints::EndpointSlice;

@@ -1,1 +1,7 @@
-//! From a permit and a path to a target.
+//! From a path to a target: which APIService a request is for, and where it can be sent now.
+
+mod inflight;
+mod table;
+
+pub use inflight::{Inflight, Place};
+pub use table::{Route, Table, Target, follow};

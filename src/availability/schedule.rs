@@ -1,0 +1,415 @@
+//! When each backend is asked: every APIService by itself, none waits for another.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{sleep, timeout};
+
+use super::board::Board;
+use super::condition::{Condition, ConditionStatus};
+use super::judge::{Finding, Judge};
+use crate::egress::Destination;
+use crate::process::{Drain, Phase, Published};
+use crate::registry::{ApiService, Registry, Resolved, Rules, Unavailable, resolve};
+
+/// Asks a backend whether it is there.
+///
+/// `GET` [`ApiService::discovery_path`] as `system:kube-aggregator` of `system:masters`, without following
+/// a redirect; 2xx is an answer.
+pub trait Probe {
+    /// Asks one endpoint. It is dropped after the APIService's `probe-timeout`.
+    fn probe(
+        &self,
+        api_service: &ApiService,
+        resolved: &Resolved,
+        endpoint: &Destination,
+    ) -> impl Future<Output = Result<(), ProbeFailure>>;
+}
+
+/// Why a probe failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeFailure {
+    /// For clients: without addresses and without a library's words.
+    pub message: String,
+    /// For logs and the status page.
+    pub detail: String,
+}
+
+/// Hears what changes, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
+pub trait Witness {
+    /// Whether `name` is unavailable now; told whenever anything about its condition changed.
+    fn unavailable(&self, name: &str, unavailable: bool);
+    /// `name` became unavailable, or is so for another reason than before.
+    fn became_unavailable(&self, name: &str, reason: &str);
+    /// `name` is no more.
+    fn forgotten(&self, name: &str);
+}
+
+/// How many endpoints are asked before a backend counts as not answering.
+const TRIES: usize = 3;
+/// While a backend is away it is asked again this soon at first, then twice as long after each time.
+const SOON: Duration = Duration::from_secs(1);
+
+impl ProbeFailure {
+    /// The backend answered with this status.
+    pub fn status(api_service: &ApiService, code: u16) -> ProbeFailure {
+        let path = api_service.discovery_path();
+        let hint = match code {
+            401 => ": the backend does not believe our front-proxy certificate",
+            403 => ": the backend does not let system:kube-aggregator in",
+            300..=399 => ": redirects are not followed",
+            _ => "",
+        };
+        let message = format!("failing or missing response from {path}: bad status {code}{hint}");
+        ProbeFailure { message, detail: String::new() }
+    }
+
+    /// The backend could not be reached or broke off; `class` is a few words (`connection refused`).
+    pub fn unreachable(api_service: &ApiService, class: &str, detail: impl std::fmt::Display) -> ProbeFailure {
+        let path = api_service.discovery_path();
+        ProbeFailure {
+            message: format!("failing or missing response from {path}: {class}"),
+            detail: detail.to_string(),
+        }
+    }
+
+    fn timed_out(api_service: &ApiService, endpoint: &Destination) -> ProbeFailure {
+        let waited = api_service.settings.probe_timeout;
+        let message = format!("timed out waiting for {}", api_service.discovery_path());
+        ProbeFailure { message, detail: format!("{endpoint} did not answer within {waited:?}") }
+    }
+}
+
+/// Probes every APIService of `registry` until the process ends.
+///
+/// A change of an APIService, or of where it leads, makes a fresh start for it alone.
+pub async fn run(
+    mut registry: Published<Registry>,
+    rules: Rules,
+    board: Board,
+    probe: impl Probe,
+    witness: impl Witness,
+    mut drain: Drain,
+) {
+    let judges = Judges { board: &board, witness: &witness };
+    let mut running = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + '_>>>::new();
+    let mut subjects: HashMap<String, Subject> = HashMap::new();
+    loop {
+        let now = registry.get();
+        subjects.retain(|name, subject| {
+            let stays = now.api_service(name).is_some();
+            if !stays {
+                subject.watch.abort();
+                witness.forgotten(name);
+            }
+            stays
+        });
+        board.retain(|name| now.api_service(name).is_some());
+        for api_service in &now.api_services {
+            let place = resolve(api_service, &now, rules);
+            let known = subjects.get(&api_service.name);
+            if known.is_some_and(|known| Arc::ptr_eq(&known.api_service, api_service) && known.place == place) {
+                continue;
+            }
+            let judge = match subjects.remove(&api_service.name) {
+                Some(known) => {
+                    known.watch.abort();
+                    known.judge
+                }
+                None => std::rc::Rc::default(),
+            };
+            let (watch, registration) = AbortHandle::new_pair();
+            let asking = ask(api_service.clone(), place.clone(), judge.clone(), &judges, &probe);
+            running.push(Box::pin(async move {
+                // Aborted is ended.
+                let _ = Abortable::new(asking, registration).await;
+            }));
+            subjects
+                .insert(api_service.name.clone(), Subject { api_service: api_service.clone(), place, judge, watch });
+        }
+        loop {
+            tokio::select! {
+                () = registry.changed() => break,
+                () = drain.reached(Phase::Ending) => return,
+                Some(()) = running.next() => {}
+            }
+        }
+    }
+}
+
+struct Subject {
+    api_service: Arc<ApiService>,
+    place: Result<Resolved, Unavailable>,
+    judge: SharedJudge,
+    watch: AbortHandle,
+}
+
+/// Shared between the old and the new way of asking when an APIService changes; never borrowed across an
+/// await.
+type SharedJudge = std::rc::Rc<std::cell::RefCell<Option<Judge>>>;
+
+/// Where verdicts go.
+struct Judges<'r, W> {
+    board: &'r Board,
+    witness: &'r W,
+}
+
+impl<W: Witness> Judges<'_, W> {
+    fn announce(&self, name: &str, before: Option<&Condition>, now: &Condition) {
+        self.board.put(name, now);
+        let unavailable = now.status == ConditionStatus::False;
+        self.witness.unavailable(name, unavailable);
+        let (reason, message, detail) = (now.reason.as_ref(), &now.message, &now.detail);
+        if unavailable {
+            if before.is_none_or(|before| before.status != ConditionStatus::False || before.reason != now.reason) {
+                self.witness.became_unavailable(name, reason);
+            }
+            tracing::warn!(apiservice = name, reason, detail, "APIService is not available: {message}");
+        } else if now.status == ConditionStatus::True {
+            tracing::info!(apiservice = name, reason, "APIService is available");
+        }
+    }
+
+    fn begin(&self, api_service: &ApiService, judge: &SharedJudge) {
+        let now = SystemTime::now();
+        let (failures, successes) = (api_service.settings.failure_threshold, api_service.settings.success_threshold);
+        let mut judge = judge.borrow_mut();
+        let before = judge.as_ref().map(|judge| judge.condition().clone());
+        let judge = judge.get_or_insert_with(|| Judge::new(failures, successes, now));
+        judge.begin_again(failures, successes, now);
+        if before.as_ref() != Some(judge.condition()) {
+            self.announce(&api_service.name, before.as_ref(), judge.condition());
+        }
+    }
+
+    /// The condition's status after it, and whether there is doubt.
+    fn hear(&self, api_service: &ApiService, judge: &SharedJudge, finding: Finding) -> (ConditionStatus, bool) {
+        let mut judge = judge.borrow_mut();
+        let Some(judge) = judge.as_mut() else { return (ConditionStatus::Unknown, true) };
+        let before = judge.condition().clone();
+        if judge.hear(finding, SystemTime::now()) {
+            self.announce(&api_service.name, Some(&before), judge.condition());
+        }
+        (judge.condition().status, judge.in_doubt())
+    }
+}
+
+async fn ask<W: Witness>(
+    api_service: Arc<ApiService>,
+    place: Result<Resolved, Unavailable>,
+    judge: SharedJudge,
+    judges: &Judges<'_, W>,
+    probe: &impl Probe,
+) {
+    let resolved = match place {
+        Ok(resolved) => resolved,
+        Err(Unavailable { reason: "Local", .. }) => {
+            judges.begin(&api_service, &judge);
+            judges.hear(&api_service, &judge, Finding::Local);
+            return;
+        }
+        Err(Unavailable { reason, message }) => {
+            let now = SystemTime::now();
+            let settings = &api_service.settings;
+            judge
+                .borrow_mut()
+                .get_or_insert_with(|| Judge::new(settings.failure_threshold, settings.success_threshold, now));
+            judges.hear(&api_service, &judge, Finding::Nowhere { reason, message });
+            return;
+        }
+    };
+    judges.begin(&api_service, &judge);
+    let interval = api_service.settings.probe_interval;
+    let mut turn = fastrand::usize(..);
+    let mut pause = SOON.min(interval);
+    loop {
+        let finding = match one_probe(&api_service, &resolved, turn, probe).await {
+            Ok(()) => Finding::Answered,
+            Err(ProbeFailure { message, detail }) => Finding::Failed { message, detail },
+        };
+        turn = turn.wrapping_add(1);
+        let away = matches!(judges.hear(&api_service, &judge, finding), (ConditionStatus::False, _));
+        // One that is away is looked for more often, so that it is found soon after it came back.
+        let wait = if away { pause } else { interval };
+        pause = if away { (pause * 2).min(interval) } else { SOON.min(interval) };
+        sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+    }
+}
+
+/// Asks endpoints one after the other, another one first each time, until one answers.
+async fn one_probe(
+    api_service: &ApiService,
+    resolved: &Resolved,
+    turn: usize,
+    probe: &impl Probe,
+) -> Result<(), ProbeFailure> {
+    let (first, others) = resolved.endpoints.split_at(resolved.preferred.min(resolved.endpoints.len()));
+    let start = if first.is_empty() { 0 } else { turn % first.len() };
+    let order = first[start..].iter().chain(&first[..start]).chain(others);
+    let mut failure = None;
+    for endpoint in order.take(TRIES) {
+        let asked = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
+        match asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint))) {
+            Ok(()) => return Ok(()),
+            Err(one) => failure = Some(one),
+        }
+    }
+    failure.map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::availability::Availability;
+    use crate::process::Drainer;
+    use crate::registry::snapshot::tests::{api_service, registry};
+
+    /// How each APIService's backend behaves now, and how often it was asked.
+    #[derive(Clone, Default)]
+    struct Backends(Rc<RefCell<HashMap<String, (Behaviour, u32)>>>);
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum Behaviour {
+        #[default]
+        Answers,
+        Fails,
+        Stalls,
+    }
+
+    impl Backends {
+        fn set(&self, name: &str, behaviour: Behaviour) {
+            self.0.borrow_mut().entry(name.to_owned()).or_default().0 = behaviour;
+        }
+
+        fn asked(&self, name: &str) -> u32 {
+            self.0.borrow().get(name).map_or(0, |(_, asked)| *asked)
+        }
+    }
+
+    impl Probe for Backends {
+        async fn probe(&self, api_service: &ApiService, _: &Resolved, at: &Destination) -> Result<(), ProbeFailure> {
+            let behaviour = {
+                let mut all = self.0.borrow_mut();
+                let known = all.entry(api_service.name.clone()).or_default();
+                known.1 += 1;
+                known.0
+            };
+            match behaviour {
+                Behaviour::Answers => Ok(()),
+                Behaviour::Fails => Err(ProbeFailure::unreachable(api_service, "connection refused", at)),
+                Behaviour::Stalls => std::future::pending().await,
+            }
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Heard(Rc<RefCell<Vec<String>>>);
+
+    impl Witness for Heard {
+        fn unavailable(&self, _: &str, _: bool) {}
+        fn became_unavailable(&self, name: &str, reason: &str) {
+            self.0.borrow_mut().push(format!("{name} {reason}"));
+        }
+        fn forgotten(&self, name: &str) {
+            self.0.borrow_mut().push(format!("{name} forgotten"));
+        }
+    }
+
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: api, namespace: ns}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 443}]}\n---\n";
+
+    fn text(name: &str) -> String {
+        let service = "service: {name: api, namespace: ns}";
+        api_service(name, &format!("groupPriorityMinimum: 1, versionPriority: 1, {service}"))
+    }
+
+    async fn until(board: &Board, name: &str, wanted: impl Fn(&Condition) -> bool) -> Arc<Availability> {
+        let mut changes = board.changes();
+        let availability = board.of(name);
+        let change = async {
+            while !wanted(&availability.condition()) {
+                changes.changed().await.unwrap();
+            }
+        };
+        timeout(Duration::from_secs(3600), change).await.expect("the verdict");
+        availability
+    }
+
+    type World = (crate::process::Publisher<Registry>, Board, Backends, Heard, Drainer);
+
+    /// Runs `scenario` beside the probing of `documents`, on a clock of the test's own.
+    async fn with<F: Future<Output = ()>>(documents: &str, backends: Backends, scenario: impl FnOnce(World) -> F) {
+        let (publisher, published) = Published::new(registry(documents));
+        let (drainer, drain) = Drain::new();
+        let (board, heard) = (Board::default(), Heard::default());
+        let probing = run(published, Rules::default(), board.clone(), backends.clone(), heard.clone(), drain);
+        tokio::join!(probing, scenario((publisher, board, backends, heard, drainer)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_backend_delays_no_other() {
+        let backends = Backends::default();
+        backends.set("v1.slow.io", Behaviour::Stalls);
+        let begin = Instant::now();
+        with(&format!("{}{}{SERVICE}", text("v1.slow.io"), text("v1.fine.io")), backends, async |world| {
+            let (_publisher, board, _, _, _drainer) = world;
+            until(&board, "v1.fine.io", |now| now.status == ConditionStatus::True).await;
+            assert!(begin.elapsed() < Duration::from_secs(1));
+            assert_eq!(board.of("v1.slow.io").condition().status, ConditionStatus::Unknown);
+            assert!(board.of("v1.slow.io").is_available(), "not yet judged is let through");
+            let slow = until(&board, "v1.slow.io", |now| now.status == ConditionStatus::False).await;
+            assert_eq!(slow.condition().message, "timed out waiting for /apis/slow.io/v1");
+            assert!(slow.condition().detail.contains("10.0.0.1:443"));
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_takes_three_failures_to_fall_and_little_time_to_rise() {
+        let documents = format!("{}{SERVICE}", text("v1.a.io"));
+        with(&documents, Backends::default(), async |world| {
+            let (_publisher, board, backends, heard, _drainer) = world;
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            backends.set("v1.a.io", Behaviour::Fails);
+            let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
+            let fallen = until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
+            assert!(!fallen.is_available());
+            assert_eq!(backends.asked("v1.a.io") - asked, 3);
+            assert!(begin.elapsed() > Duration::from_secs(60));
+            assert!(!fallen.condition().message.contains("10.0.0.1"), "clients read no inner address");
+            backends.set("v1.a.io", Behaviour::Answers);
+            let begin = Instant::now();
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            assert!(begin.elapsed() < Duration::from_secs(2));
+            assert_eq!(*heard.0.borrow(), ["v1.a.io FailedDiscoveryCheck"]);
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_registry_is_judged_at_once() {
+        with(&text("v1.a.io"), Backends::default(), async |world| {
+            let (publisher, board, backends, heard, _drainer) = world;
+            let one = until(&board, "v1.a.io", |now| now.reason == "ServiceNotFound").await;
+            assert!(!one.is_available());
+            assert_eq!(backends.asked("v1.a.io"), 0);
+            publisher.publish(Arc::new(registry(&format!("{}{SERVICE}", text("v1.a.io")))));
+            until(&board, "v1.a.io", |now| now.reason == "Passed").await;
+            publisher.publish(Arc::new(registry("")));
+            while heard.0.borrow().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(*heard.0.borrow(), ["v1.a.io ServiceNotFound", "v1.a.io forgotten"]);
+        })
+        .await;
+    }
+}

@@ -1,0 +1,278 @@
+//! The table of routes: group and version in, route out, without allocating.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::availability::{Availability, Board, Condition};
+use crate::kubeapi::{Cause, Details, Status};
+use crate::message::{Blame, Refusal};
+use crate::process::{Drain, Phase, Published, Publisher};
+use crate::registry::{ApiService, Backend, Registry, Resolved, Rules, Unavailable, resolve};
+
+use super::inflight::{Inflight, Place};
+
+/// One APIService and where its requests go. The same `Arc` as long as neither changes, so that what hangs
+/// on it (connections, counts) lasts.
+pub struct Route {
+    /// The APIService.
+    pub api_service: Arc<ApiService>,
+    /// Where it leads, or why nowhere.
+    pub resolved: Result<Resolved, Unavailable>,
+    /// Whether it answers.
+    pub availability: Arc<Availability>,
+    /// How many of its requests are under way.
+    pub inflight: Inflight,
+}
+
+/// All routes, by group and version. Immutable; the next one shares the routes that did not change.
+#[derive(Default)]
+pub struct Table {
+    by_group: HashMap<Box<str>, Vec<Arc<Route>>>,
+    /// In the order of discovery, those without a backend too.
+    all: Vec<Arc<Route>>,
+}
+
+/// A route that can be taken now: it leads somewhere, and it is not known that nobody answers there.
+/// Only [`Route::target`] makes one.
+#[derive(Clone)]
+pub struct Target {
+    route: Arc<Route>,
+}
+
+/// Seconds after which a client may try an unavailable APIService again.
+const RETRY_AFTER: u32 = 5;
+
+impl Table {
+    /// The routes of `registry`; those that are as in `previous` are taken from there.
+    pub fn build(registry: &Registry, rules: Rules, board: &Board, previous: Option<&Table>) -> Table {
+        let mut table = Table::default();
+        for api_service in &registry.api_services {
+            let resolved = resolve(api_service, registry, rules);
+            let before = previous.and_then(|table| table.by_name(&api_service.name));
+            let route = match before {
+                Some(route) if Arc::ptr_eq(&route.api_service, api_service) && route.resolved == resolved => {
+                    route.clone()
+                }
+                _ => Arc::new(Route {
+                    api_service: api_service.clone(),
+                    resolved,
+                    availability: board.of(&api_service.name),
+                    inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
+                }),
+            };
+            table.all.push(route.clone());
+            // One without a backend claims no path: whoever owns the unclaimed ones answers.
+            if api_service.backend != Backend::Local {
+                table.by_group.entry(api_service.group.as_str().into()).or_default().push(route);
+            }
+        }
+        table
+    }
+
+    /// The route of `/apis/<group>/<version>` and all below it. For the legacy core group (`""`) the version
+    /// does not matter: `v1.` owns `/api` and all below it.
+    pub fn find(&self, group: &str, version: &str) -> Option<&Arc<Route>> {
+        let versions = self.by_group.get(group)?;
+        versions.iter().find(|route| group.is_empty() || route.api_service.version == version)
+    }
+
+    /// The route for a decoded path, resource or not: `/apis/<group>/<version>[/…]`, `/api[/…]`. None for
+    /// `/apis`, `/apis/<group>` and all that no APIService claims.
+    pub fn find_path(&self, path: &str) -> Option<&Arc<Route>> {
+        let mut segments = path.strip_prefix('/')?.split('/');
+        match segments.next()? {
+            "api" => self.find("", ""),
+            "apis" => {
+                let group = segments.next().filter(|group| !group.is_empty())?;
+                self.find(group, segments.next()?)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether any version of `group` has a route.
+    pub fn has_group(&self, group: &str) -> bool {
+        self.by_group.contains_key(group)
+    }
+
+    /// The route of the APIService `name`, also one without a backend.
+    pub fn by_name(&self, name: &str) -> Option<&Arc<Route>> {
+        self.all.iter().find(|route| route.api_service.name == name)
+    }
+
+    /// All routes in the order of discovery, also those without a backend.
+    pub fn routes(&self) -> &[Arc<Route>] {
+        &self.all
+    }
+}
+
+impl Route {
+    /// The proof that requests can be sent now, or the 503 that says why not.
+    pub fn target(self: &Arc<Self>) -> Result<Target, Refusal> {
+        match &self.resolved {
+            Err(unavailable) => Err(self.unavailable(unavailable.reason, &unavailable.message, "")),
+            Ok(_) if !self.availability.is_available() => {
+                let condition: Arc<Condition> = self.availability.condition();
+                Err(self.unavailable(&condition.reason, &condition.message, &condition.detail))
+            }
+            Ok(_) => Ok(Target { route: self.clone() }),
+        }
+    }
+
+    /// A place among the requests of this APIService that are under way, or the 429 that says there is none.
+    /// Watches and other long-running requests need none.
+    pub fn enter(&self) -> Result<Place, Refusal> {
+        self.inflight.enter(self.api_service.settings.max_inflight).ok_or_else(|| {
+            let name = &self.api_service.name;
+            let message = format!("too many requests for aggregated API {name} are under way, please try again later");
+            let details = Details { retry_after_seconds: 1, ..Details::default() };
+            let status = Status { code: 429, reason: "TooManyRequests", message, details: Some(Box::new(details)) };
+            Refusal::new(Blame::Gateway, status).because(format_args!("max-inflight of {name} reached"))
+        })
+    }
+
+    fn unavailable(&self, reason: &str, message: &str, detail: &str) -> Refusal {
+        let name = &self.api_service.name;
+        let details = Details {
+            name: name.clone(),
+            group: "apiregistration.k8s.io".to_owned(),
+            kind: "apiservices".to_owned(),
+            causes: vec![Cause { reason: reason.to_owned(), message: message.to_owned(), field: String::new() }],
+            retry_after_seconds: RETRY_AFTER,
+            ..Details::default()
+        };
+        let status = Status {
+            code: 503,
+            reason: "ServiceUnavailable",
+            message: format!(
+                "the server is currently unable to handle the request (aggregated API {name}: {reason}: {message})"
+            ),
+            details: Some(Box::new(details)),
+        };
+        Refusal::new(Blame::Backend, status).because(if detail.is_empty() { message } else { detail })
+    }
+}
+
+impl Target {
+    /// The route taken.
+    pub fn route(&self) -> &Arc<Route> {
+        &self.route
+    }
+
+    /// Where it leads.
+    pub fn resolved(&self) -> &Resolved {
+        // `Route::target` makes no target without places; an empty list would still be safe.
+        static NOWHERE: Resolved =
+            Resolved { endpoints: Vec::new(), preferred: 0, server_name: String::new(), prefix: String::new() };
+        self.route.resolved.as_ref().unwrap_or(&NOWHERE)
+    }
+}
+
+/// Publishes the table anew whenever the registry changes, until the process ends.
+pub async fn follow(
+    mut registry: Published<Registry>,
+    rules: Rules,
+    board: Board,
+    publisher: Publisher<Table>,
+    mut drain: Drain,
+) {
+    let reader = publisher.reader();
+    loop {
+        tokio::select! {
+            () = registry.changed() => {}
+            () = drain.reached(Phase::Ending) => return,
+        }
+        let table = Table::build(&registry.get(), rules, &board, Some(&reader.get()));
+        publisher.publish(Arc::new(table));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::snapshot::tests::{api_service, registry};
+
+    fn text(name: &str, priority: u32) -> String {
+        let service = "service: {name: api, namespace: ns}";
+        api_service(name, &format!("groupPriorityMinimum: {priority}, versionPriority: 1, {service}"))
+    }
+
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: api, namespace: ns}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 443}]}\n---\n";
+
+    fn build(documents: &str, previous: Option<&Table>) -> Table {
+        Table::build(&registry(documents), Rules::default(), &Board::default(), previous)
+    }
+
+    fn found<'t>(table: &'t Table, path: &str) -> Option<&'t str> {
+        table.find_path(path).map(|route| route.api_service.name.as_str())
+    }
+
+    #[test]
+    fn paths_find_their_api_service() {
+        let local = api_service("v1.local.io", "groupPriorityMinimum: 1, versionPriority: 1");
+        let legacy = text("v1.", 1);
+        let table = build(&format!("{}{}{legacy}{local}", text("v1.a.io", 1), text("v2.a.io", 1)), None);
+        assert_eq!(found(&table, "/apis/a.io/v1"), Some("v1.a.io"));
+        assert_eq!(found(&table, "/apis/a.io/v2/namespaces/x/things"), Some("v2.a.io"));
+        assert_eq!(found(&table, "/apis/a.io/v1beta1"), None);
+        for own in
+            ["/apis", "/apis/", "/apis/a.io", "/apis/a.io/", "/", "", "/version", "/apis//v1", "/apis/local.io/v1"]
+        {
+            assert_eq!(found(&table, own), None, "{own}");
+        }
+        for legacy in ["/api", "/api/", "/api/v1", "/api/v1/pods"] {
+            assert_eq!(found(&table, legacy), Some("v1."), "{legacy}");
+        }
+        assert!(table.has_group("a.io") && !table.has_group("local.io"));
+        assert!(table.by_name("v1.local.io").is_some());
+    }
+
+    #[test]
+    fn what_did_not_change_keeps_its_route_and_what_did_its_count() {
+        let rules = Rules::default();
+        let board = Board::default();
+        let registry = registry(&format!("{}{}{SERVICE}", text("v1.a.io", 1), text("v1.b.io", 1)));
+        let one = Table::build(&registry, rules, &board, None);
+        let two = Table::build(&registry, rules, &board, Some(&one));
+        assert!(Arc::ptr_eq(one.find("a.io", "v1").unwrap(), two.find("a.io", "v1").unwrap()));
+        let place = two.find("a.io", "v1").unwrap().enter().ok().unwrap();
+        // Another registry: other objects of the same names.
+        let other = build(&format!("{}{SERVICE}", text("v1.a.io", 2)), Some(&two));
+        let (before, after) = (two.find("a.io", "v1").unwrap(), other.find("a.io", "v1").unwrap());
+        assert!(!Arc::ptr_eq(before, after));
+        assert_eq!(after.inflight.count(), 1);
+        drop(place);
+        assert_eq!(after.inflight.count(), 0);
+    }
+
+    #[test]
+    fn nowhere_to_go_is_a_503_that_says_why() {
+        let table = build(&text("v1.a.io", 1), None);
+        let refusal = table.find("a.io", "v1").unwrap().target().err().unwrap();
+        let status = refusal.status();
+        assert_eq!((status.code, status.reason), (503, "ServiceUnavailable"));
+        let details = status.details.as_ref().unwrap();
+        assert_eq!(details.causes[0].reason, "ServiceNotFound");
+        assert_eq!(details.retry_after_seconds, 5);
+        assert!(status.message.contains("v1.a.io: ServiceNotFound"), "{}", status.message);
+    }
+
+    #[test]
+    fn a_target_leads_somewhere() {
+        let table = build(&format!("{}{SERVICE}", text("v1.a.io", 1)), None);
+        let target = table.find("a.io", "v1").unwrap().target().ok().unwrap();
+        assert_eq!(target.resolved().endpoints[0].to_string(), "10.0.0.1:443");
+        assert_eq!(target.resolved().server_name, "api.ns.svc");
+    }
+
+    #[test]
+    fn one_too_many_is_a_429() {
+        let limited =
+            text("v1.a.io", 1).replace("metadata: {", "metadata: {annotations: {narthex.dev/max-inflight: '1'}, ");
+        let table = build(&format!("{limited}{SERVICE}"), None);
+        let route = table.find("a.io", "v1").unwrap();
+        let place = route.enter().ok();
+        assert!(place.is_some());
+        assert_eq!(route.enter().err().unwrap().status().code, 429);
+    }
+}
