@@ -2,8 +2,8 @@
 //! through narthex, with a real kube-apiserver and etcd behind them.
 //!
 //! `tests/interop/run` builds the peers and starts this; what stands after `--` are the test harness's
-//! usual arguments (a filter, `--list`, `--test-threads`). `NARTHEX_INTEROP=direct` leaves narthex out,
-//! which tells whether a failure is ours or the peers'.
+//! usual arguments (a filter, `--list`, `--test-threads`). `NARTHEX_INTEROP=direct` leaves narthex out and
+//! compares the server with itself, which tells whether a failure is ours or the peers'.
 
 // A test stops at what it did not expect.
 #![allow(clippy::unwrap_used)]

@@ -82,7 +82,7 @@ fn get_raw(session: &mut Session<'_>) {
     for path in [base.clone(), format!("{base}/fern"), format!("{base}?labelSelector=color%3Dgreen")] {
         session.kubectl(&format!("get --raw {path}")).ok();
     }
-    session.with_input(&format!("replace --raw {base}/none -f -"), "{}").refused("");
+    session.with_input(&format!("replace --raw {base}/none -f -"), "{}").refused("name must be provided");
     session.kubectl(&format!("delete --raw {base}/fern")).ok();
     session.kubectl(&format!("delete --raw {base}?labelSelector=color%3Dgreen")).ok();
     assert_eq!(session.kubectl("get flunders -o name").ok().trim(), "flunder.wardle.example.com/rose");

@@ -66,8 +66,8 @@ fn create_what_is_refused(session: &mut Session<'_>) {
     let version = flunder_with("/apiVersion", "wardle.example.com/v9");
     session.with_input("create -f -", &version).refused("no matches for kind");
     let huge = flunder_with("/metadata/annotations", big_annotation(250_000));
-    session.with_input("create -f -", &huge).refused("");
-    session.kubectl("create --raw /apis/wardle.example.com/v1alpha1/flunders -f /dev/null").refused("");
+    session.with_input("create -f -", &huge).refused("RequestEntityTooLarge");
+    session.kubectl("create --raw /apis/wardle.example.com/v1alpha1/flunders -f /dev/null").refused("MethodNotAllowed");
 }
 
 fn apply(session: &mut Session<'_>) {
@@ -103,7 +103,7 @@ fn patch(session: &mut Session<'_>) {
     session.kubectl(r#"patch flunder a -p {"metadata":{"labels":{"kind":"strategic"}}}"#).ok();
     session
         .kubectl(r#"patch flunder a --type=json -p [{"op":"test","path":"/spec/flunderReference","value":"no"}]"#)
-        .refused("");
+        .refused("The request is invalid");
     session.kubectl(r#"patch flunder a --type=merge -p {"metadata":{"resourceVersion":"1"}}"#).refused("Conflict");
     session.kubectl(r#"patch flunder none --type=merge -p {}"#).refused("not found");
     session.kubectl(r#"patch flunder a --type=merge --subresource=status -p {"status":{}}"#).refused("flunders/status");

@@ -141,7 +141,10 @@ impl<'w> Session<'w> {
                 (r#"(resourceVersion"?: ?)"\d+""#, "${1}VERSION"),
                 (r#"("continue": ?)"[^"]+""#, "${1}CONTINUE"),
                 (r"(Resource Version: +)\d+", "${1}VERSION"),
-                // klog's prefix of warnings and errors: severity, date, time, thread, source line.
+                // What `kubectl diff` calls its two files.
+                (r"(LIVE|MERGED)-\d+", "${1}"),
+                (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}", "TIME"),
+                // klog's prefix of warnings and errors: severity, date, time, thread.
                 (r"(?m)^[IWE]\d{4} [\d:.]+ +\d+ ", "KLOG "),
                 (r" {2,}", "  "),
             ]
