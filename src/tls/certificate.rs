@@ -75,6 +75,18 @@ impl Facts {
         })
     }
 
+    /// Whether the extended key usage allows `purpose`, for example `server authentication`; none allows all.
+    pub fn is_for(&self, purpose: &str) -> bool {
+        let mut purposes = self.usages.iter().filter(|usage| {
+            usage.ends_with("authentication")
+                || usage.starts_with("purpose ")
+                || ["any purpose", "code signing", "email protection", "time stamping", "OCSP signing"]
+                    .contains(&usage.as_str())
+        });
+        let all_allowed = purposes.clone().next().is_none();
+        all_allowed || purposes.any(|usage| usage == purpose || usage == "any purpose")
+    }
+
     /// Whether the clock stands before, within (`None`) or after the certificate's life, in words.
     pub fn untimely(&self, now: UnixTime) -> Option<String> {
         if now.as_secs() > self.not_after.as_secs() {

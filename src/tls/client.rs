@@ -8,7 +8,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::bundle::Bundle;
 use super::failure::certificate_error;
@@ -35,9 +35,10 @@ pub struct ClientSettings {
 ///
 /// A problem when the system's roots are wanted and there are none.
 pub fn config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Problem> {
-    let mut provider = provider().as_ref().clone();
-    // A post-quantum key share costs more than the rest of the handshake: it is offered, but not sent first.
-    provider.kx_groups.sort_by_key(|group| group.name() != NamedGroup::X25519);
+    // The provider's order of key exchanges stays: the hybrid one first, X25519 sent along. To send X25519 alone
+    // and merely offer the hybrid would cost more, not less: a Go server (from 1.24 on) then asks for the hybrid
+    // by another round trip (crypto/tls handshake_server_tls13.go).
+    let provider = provider();
     let algorithms = provider.signature_verification_algorithms;
     let verifier = Backend { authorities: backend_authorities(settings)?, algorithms };
     let builder = builder(provider)?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
@@ -59,8 +60,10 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>, Problem> {
         .map_err(|_| Problem::new("server name", format!("{host:?} is neither a DNS name nor an IP address")))
 }
 
-fn builder(provider: CryptoProvider) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Problem> {
-    ClientConfig::builder_with_provider(Arc::new(provider))
+fn builder(
+    provider: Arc<CryptoProvider>,
+) -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, Problem> {
+    ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| Problem::new("TLS", error))
 }

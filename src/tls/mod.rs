@@ -8,6 +8,7 @@ mod der;
 mod failure;
 #[cfg(test)]
 mod handshakes;
+mod identity;
 mod key_pair;
 mod peer_certificate;
 mod self_made;
@@ -24,6 +25,7 @@ pub use bundle::{Bundle, Judged, Untrusted};
 pub use certificate::Facts;
 pub(crate) use certificate::date;
 pub use failure::{Failure, classify};
+pub use identity::{Identity, OnFailure};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
 pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, write_kubeconfig};

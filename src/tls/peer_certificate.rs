@@ -174,4 +174,25 @@ mod tests {
         assert_eq!((found.common_name.as_deref(), found.organizations), (Some("jäne"), vec!["dev".to_owned()]));
         assert!(PeerCertificate::parse(b"\x30\x00").is_err());
     }
+
+    #[test]
+    fn no_bytes_make_it_panic() {
+        let authority = crate::tls::Authority::made("clients");
+        let bundle = authority.bundle();
+        let good = authority.pair(&crate::tls::Request::client("jane", &["dev"])).chain()[0].to_vec();
+        bolero::check!().with_type::<(Vec<(u16, u8)>, u16)>().for_each(|(changes, cut)| {
+            let mut der = good.clone();
+            for (position, byte) in changes.iter().take(8) {
+                let position = usize::from(*position) % der.len();
+                der[position] = *byte;
+            }
+            if cut % 4 == 0 {
+                der.truncate(usize::from(*cut) % good.len());
+            }
+            let _ = PeerCertificate::parse(&der);
+            let changed = der != good;
+            let judged = bundle.judge_client(&[der.into()], UnixTime::now());
+            assert!(judged.is_err() || !changed, "a changed certificate is not trusted");
+        });
+    }
 }

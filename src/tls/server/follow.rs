@@ -7,6 +7,7 @@ use rustls::pki_types::UnixTime;
 
 use super::{InUse, Loaded, Parts, ServingSettings, Trust};
 use crate::process::{Drain, Follower, Phase, Problems, Published, Publisher};
+use crate::tls::OnFailure;
 
 /// The writing sides of what serving reads.
 pub struct ServingPublishers {
@@ -28,10 +29,6 @@ pub struct ServingReaders {
     /// For the operator.
     pub in_use: Published<Vec<InUse>>,
 }
-
-/// Called with what went wrong, once for each new mistake: a counter, a note on the status page. Called with
-/// no problems when all is well again.
-pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
 
 impl ServingPublishers {
     /// Publishes what [`super::load`] gave.

@@ -16,7 +16,7 @@ use super::bundle::Bundle;
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::{Problem, Problems};
 
-pub use follow::{OnFailure, ServingPublishers, ServingReaders, follow};
+pub use follow::{ServingPublishers, ServingReaders, follow};
 pub use server_name::NamedPair;
 
 /// What the operator asked for, as the flags carry it.
@@ -235,10 +235,7 @@ fn warn_of_odd_serving_certificate(pair: &KeyPair, now: UnixTime) {
             "clients will refuse the serving certificate: it names no host (no subject alternative name)"
         );
     }
-    let purposes = facts.usages.iter().filter(|it| it.ends_with("authentication") || it.contains("purpose"));
-    if purposes.clone().next().is_some()
-        && !purposes.clone().any(|it| it.starts_with("server") || it.starts_with("any"))
-    {
+    if !facts.is_for("server authentication") {
         tracing::warn!(
             files = pair.place(),
             subject = facts.subject,

@@ -1,0 +1,118 @@
+//! Our own client certificate: the pair we present to backends, followed on disk.
+
+use rustls::pki_types::UnixTime;
+
+use super::key_pair::{KeyPair, PairFiles};
+use crate::process::{Drain, Follower, Phase, Problem, Problems, Published, Publisher};
+
+/// Called with what went wrong when something that is followed changed for the worse, once for each new
+/// mistake: a counter, a note on the status page. Called with no problems when all is well again.
+pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
+
+/// A pair on disk, as last found good.
+pub struct Identity {
+    files: PairFiles,
+    publisher: Publisher<KeyPair>,
+}
+
+impl Identity {
+    /// Reads the pair; [`Identity::follow`] keeps what is published up to date.
+    pub fn load(files: PairFiles) -> Result<(Identity, Published<KeyPair>), Problem> {
+        let pair = KeyPair::load(&files)?;
+        warn_of_odd_client_certificate(&pair);
+        let (publisher, published) = Published::new(pair);
+        Ok((Identity { files, publisher }, published))
+    }
+
+    /// Publishes the pair whenever it changed and is good, until the process ends. A half-written pair keeps
+    /// the old one.
+    pub async fn follow(self, on_failure: OnFailure, mut drain: Drain) {
+        let mut follower = Follower::new([&self.files.certificate, &self.files.key]);
+        let mut told = None;
+        // The files may have changed between the load at start and the line above.
+        self.look(&mut told, &on_failure);
+        loop {
+            tokio::select! {
+                () = follower.changed() => self.look(&mut told, &on_failure),
+                () = drain.reached(Phase::Ending) => return,
+            }
+        }
+    }
+
+    fn look(&self, told: &mut Option<Problem>, on_failure: &OnFailure) {
+        match KeyPair::load(&self.files) {
+            Ok(pair) => {
+                if told.take().is_some() {
+                    on_failure(&Problems::default());
+                }
+                if pair != **self.publisher.reader().load() {
+                    tracing::info!(
+                        files = pair.place(),
+                        subject = pair.facts().subject,
+                        until = super::certificate::date(pair.not_after()),
+                        "client certificate read again"
+                    );
+                    warn_of_odd_client_certificate(&pair);
+                    self.publisher.publish(pair.into());
+                }
+            }
+            Err(problem) if told.as_ref() == Some(&problem) => {}
+            Err(problem) => {
+                tracing::error!(%problem, "the client certificate changed and is not usable; the last good one stays");
+                on_failure(&problem.clone().into());
+                *told = Some(problem);
+            }
+        }
+    }
+}
+
+fn warn_of_odd_client_certificate(pair: &KeyPair) {
+    let facts = pair.facts();
+    let (files, subject) = (pair.place(), &facts.subject);
+    if let Some(why) = facts.untimely(UnixTime::now()) {
+        tracing::warn!(files, subject, "backends will refuse our client certificate: {why}");
+    }
+    if !facts.is_for("client authentication") {
+        tracing::warn!(
+            files,
+            subject,
+            "backends will refuse our client certificate: it is not for client authentication"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::tls::{Authority, Request};
+
+    #[tokio::test]
+    async fn a_renewed_pair_is_published_and_a_half_written_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = PairFiles::new(dir.path().join("proxy.crt"), dir.path().join("proxy.key"));
+        let authority = Authority::made("proxies");
+        let issue = || authority.issue(&Request::client("proxy", &[]), SystemTime::now()).unwrap();
+        let (first, second) = (issue(), issue());
+        fs::write(&files.certificate, &first.certificate).unwrap();
+        fs::write(&files.key, &first.key).unwrap();
+        let (identity, mut published) = Identity::load(files.clone()).unwrap();
+        let (drainer, drain) = Drain::new();
+        let (sender, mut failures) = tokio::sync::mpsc::unbounded_channel();
+        let on_failure: OnFailure = Box::new(move |problems| sender.send(problems.0.len()).unwrap());
+        let following = tokio::spawn(identity.follow(on_failure, drain));
+        fs::write(&files.key, &second.key).unwrap();
+        let wait = Duration::from_secs(30);
+        assert_eq!(tokio::time::timeout(wait, failures.recv()).await.unwrap(), Some(1));
+        assert_eq!(published.get().chain()[0], first.der().unwrap());
+        fs::write(&files.certificate, &second.certificate).unwrap();
+        tokio::time::timeout(wait, published.changed()).await.unwrap();
+        assert_eq!(published.get().chain()[0], second.der().unwrap());
+        // A look may have fallen between the two steps of a write and told of one mistake more.
+        while failures.recv().await != Some(0) {}
+        drainer.advance(Phase::Ending);
+        following.await.unwrap();
+    }
+}
