@@ -12,6 +12,7 @@ use futures_util::stream;
 use super::document::Resource;
 use super::documents::{Documents, Source};
 use super::fetch::{Fetch, FetchError, Known, bounded};
+use super::media::is_aggregated;
 use super::merge::merge;
 use super::own;
 use super::parse::{self, Listed};
@@ -296,7 +297,7 @@ async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Op
         304 if etag.is_some() => Heard { path, verdicts: all(Verdict::Unchanged), etag: None, unchanged: true },
         // Not up, or overloaded: asking in another form would only add to it.
         429 | 503 => failed(FetchError(format!("GET {path} is answered with {}", fetched.status))),
-        200 if parse::is_aggregated(&fetched.content_type) => match parse::aggregated(&fetched.body, claims) {
+        200 if is_aggregated(&fetched.content_type) => match parse::aggregated(&fetched.body, claims) {
             Err(error) => failed(error),
             Ok(mut found) => {
                 let mut verdict = |claim: &Known| found.remove(&claim.name).map_or(Verdict::Missing, Verdict::Listed);

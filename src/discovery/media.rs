@@ -1,76 +1,51 @@
-//! Media types with their parameters, as `Accept` and `Content-Type` carry them, and entity tags.
+//! What a client or a backend says about media types, and entity tags.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, IF_NONE_MATCH};
 
-/// At most so many entries of an `Accept` header are looked at.
-const MOST_RANGES: usize = 64;
+use crate::message::negotiate::{Clause, clauses};
 
-/// One media type or range: `application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList;q=0.9`.
-#[derive(Debug, PartialEq)]
-pub(crate) struct MediaRange<'h> {
-    /// `application/json`, `*/*` and so on, as written; compare without regard to case.
-    pub(crate) essence: &'h str,
-    parameters: Vec<(&'h str, &'h str)>,
-    quality: f32,
+/// The three parameters by which discovery names its forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// `apidiscovery.k8s.io/v2`.
+    V2,
+    /// `apidiscovery.k8s.io/v2beta1`.
+    V2beta1,
+    /// No form is named.
+    Plain,
 }
 
-impl<'h> MediaRange<'h> {
-    /// Reads one entry; `None` when it has no essence, or its quality is no number or zero.
-    pub(crate) fn parse(text: &'h str) -> Option<MediaRange<'h>> {
-        let mut pieces = text.split(';').map(str::trim);
-        let essence = pieces.next().filter(|essence| essence.contains('/'))?;
-        let mut range = MediaRange { essence, parameters: Vec::new(), quality: 1.0 };
-        for piece in pieces.filter(|piece| !piece.is_empty()) {
-            let (name, value) = piece.split_once('=').unwrap_or((piece, ""));
-            let (name, value) = (name.trim(), value.trim().trim_matches('"'));
-            if name.eq_ignore_ascii_case("q") {
-                range.quality = value.parse::<f32>().ok().filter(|q| *q > 0.0 && *q <= 1.0)?;
-            } else {
-                range.parameters.push((name, value));
-            }
+impl Form {
+    /// The form that a media type names; `None` for one we do not know (`as=Table`, `v=v3`). Parameters that name
+    /// no form (`foo=bar`, `profile=nopeer`) mean nothing, as upstream has it.
+    pub(super) fn of(media: &Clause<'_>) -> Option<Form> {
+        match ["g", "v", "as"].map(|name| media.parameter(name).unwrap_or_default()) {
+            ["apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"] => Some(Form::V2),
+            ["apidiscovery.k8s.io", "v2beta1", "APIGroupDiscoveryList"] => Some(Form::V2beta1),
+            [_, _, ""] => Some(Form::Plain),
+            _ => None,
         }
-        Some(range)
-    }
-
-    /// The value of a parameter; empty when it is not there.
-    pub(crate) fn parameter(&self, name: &str) -> &'h str {
-        self.parameters.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
-    }
-
-    /// Whether the essence is `essence`.
-    pub(crate) fn is(&self, essence: &str) -> bool {
-        self.essence.eq_ignore_ascii_case(essence)
-    }
-
-    /// Whether JSON would satisfy it.
-    pub(crate) fn takes_json(&self) -> bool {
-        self.is("application/json") || self.is("*/*") || self.is("application/*")
     }
 }
 
-/// What a client accepts, most wanted first (equal quality: as it wrote them).
-///
-/// `None` when it said nothing, which means anything.
-pub(crate) fn by_preference(headers: &HeaderMap) -> Option<Vec<MediaRange<'_>>> {
-    let mut said = false;
-    let mut ranges: Vec<MediaRange<'_>> = Vec::new();
-    for value in headers.get_all(ACCEPT) {
-        for entry in value.to_str().unwrap_or_default().split(',') {
-            said |= !entry.trim().is_empty();
-            if ranges.len() < MOST_RANGES {
-                ranges.extend(MediaRange::parse(entry));
-            }
-        }
-    }
-    ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
-    said.then_some(ranges)
+/// Whether a `Content-Type` announces aggregated discovery in a version we read.
+pub(super) fn is_aggregated(content_type: &str) -> bool {
+    clauses(content_type).first().is_some_and(|media| {
+        media.covers("application", "json") && matches!(Form::of(media), Some(Form::V2 | Form::V2beta1))
+    })
+}
+
+/// What a client accepts, most wanted first; `None` when it said nothing, which means anything.
+pub(crate) fn accepted(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
+    let accept = headers.get(ACCEPT).map(|accept| accept.to_str().unwrap_or("?")).unwrap_or_default();
+    (!accept.trim().is_empty()).then(|| clauses(accept))
 }
 
 /// Whether `If-None-Match` names `etag` (with its quotes).
 ///
 /// More than upstream, which knows one exact tag: lists, `*` and weak tags count too (RFC 9110, 13.1.2).
-pub(crate) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
+pub(super) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     headers
         .get_all(IF_NONE_MATCH)
         .iter()
@@ -84,41 +59,35 @@ pub(crate) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn headers(name: &http::HeaderName, values: &[&str]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for value in values {
-            headers.append(name, value.parse().unwrap());
+    #[test]
+    fn the_content_type_decides_what_is_aggregated() {
+        for yes in [
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io",
+        ] {
+            assert!(is_aggregated(yes), "{yes}");
         }
-        headers
-    }
-
-    #[test]
-    fn preference_is_quality_then_the_clients_order() {
-        let headers =
-            headers(&ACCEPT, &["text/html;q=0.5, application/yaml ;q=0.9", "application/json;as=Table, */*;q=0"]);
-        let essences: Vec<_> = by_preference(&headers).unwrap().iter().map(|r| r.essence).collect();
-        assert_eq!(essences, ["application/json", "application/yaml", "text/html"]);
-        assert_eq!(by_preference(&HeaderMap::new()), None);
-    }
-
-    #[test]
-    fn parameters_are_read_whatever_the_spacing() {
-        let range = MediaRange::parse("Application/JSON ; G = \"apidiscovery.k8s.io\";as=X;bare").unwrap();
-        assert!(range.is("application/json"));
-        assert_eq!(range.parameter("g"), "apidiscovery.k8s.io");
-        assert_eq!(range.parameter("bare"), "");
-        for nonsense in ["", ";", "json", "application/json;q=NaN", "application/json;q=9", "a/b;q=-1"] {
-            assert_eq!(MediaRange::parse(nonsense), None, "{nonsense}");
+        for no in [
+            "application/json",
+            "",
+            "text/html; charset=utf-8",
+            "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList",
+            "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        ] {
+            assert!(!is_aggregated(no), "{no}");
         }
     }
 
     #[test]
     fn entity_tags_match_in_lists_weak_and_any() {
+        let matches = |value: &str, etag: &str| {
+            matches_etag(&HeaderMap::from_iter([(IF_NONE_MATCH, value.parse().unwrap())]), etag)
+        };
         for value in ["\"A\"", "W/\"A\"", "\"B\", \"A\"", "*"] {
-            assert!(matches_etag(&headers(&IF_NONE_MATCH, &[value]), "\"A\""), "{value}");
+            assert!(matches(value, "\"A\""), "{value}");
         }
         for value in ["\"B\"", "A", "\"A", ""] {
-            assert!(!matches_etag(&headers(&IF_NONE_MATCH, &[value]), "\"A\""), "{value}");
+            assert!(!matches(value, "\"A\""), "{value}");
         }
         assert!(!matches_etag(&HeaderMap::new(), "\"A\""));
     }

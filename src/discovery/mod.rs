@@ -24,6 +24,6 @@ pub use serve::answer;
 
 pub(crate) use documents::Document;
 pub(crate) use fetch::bounded;
-pub(crate) use media::by_preference;
+pub(crate) use media::accepted;
 pub(crate) use rounds::Rounds;
 pub(crate) use serve::{Reply, not_acceptable, not_allowed};

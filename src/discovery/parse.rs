@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use super::document::{Kind, Resource, Scope, Subresource, capped, or_default};
 use super::fetch::{FetchError, Known};
-use super::media::MediaRange;
 
 /// What was listed for one group and version.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,16 +14,6 @@ pub(super) struct Listed {
     pub(super) resources: Vec<Resource>,
     /// The backend itself (a gateway too, say) does not vouch for them at the moment.
     pub(super) stale: bool,
-}
-
-/// Whether a `Content-Type` announces aggregated discovery in a version we read.
-pub(super) fn is_aggregated(content_type: &str) -> bool {
-    MediaRange::parse(content_type).is_some_and(|media| {
-        media.is("application/json")
-            && media.parameter("g") == "apidiscovery.k8s.io"
-            && matches!(media.parameter("v"), "v2" | "v2beta1")
-            && media.parameter("as") == "APIGroupDiscoveryList"
-    })
 }
 
 /// Reads an `APIGroupDiscoveryList`: the content of each of `claims`, by name of the APIService, that is in it.
@@ -243,25 +232,6 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_decides_what_is_aggregated() {
-        for yes in [
-            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-            "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io",
-        ] {
-            assert!(is_aggregated(yes), "{yes}");
-        }
-        for no in [
-            "application/json",
-            "",
-            "text/html; charset=utf-8",
-            "application/json;g=apidiscovery.k8s.io;v=v3;as=APIGroupDiscoveryList",
-            "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        ] {
-            assert!(!is_aggregated(no), "{no}");
-        }
-    }
-
-    #[test]
     fn a_backend_speaks_only_for_its_own_versions() {
         let body = list(
             r#"[{"metadata":{"name":"wardle.example.com","creationTimestamp":null},"versions":[
@@ -357,7 +327,6 @@ mod tests {
             let claims = [claim("g", "v1")];
             let _ = aggregated(bytes, &claims);
             let _ = legacy(bytes, &claims[0]);
-            let _ = is_aggregated(&String::from_utf8_lossy(bytes));
         });
     }
 }

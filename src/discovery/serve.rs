@@ -5,8 +5,9 @@ use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LEN
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
 use super::documents::{Document, Documents, Forms};
-use super::media::{MediaRange, by_preference, matches_etag};
+use super::media::{Form, accepted, matches_etag};
 use crate::kubeapi::Status;
+use crate::message::negotiate::Clause;
 use crate::message::{Blame, Body, Refusal};
 
 /// Answers a request for a discovery document; `None` when `path` (decoded, judged) is not one of ours.
@@ -27,35 +28,26 @@ pub fn answer(
     if method != Method::GET && method != Method::HEAD {
         return Some(Err(not_allowed()));
     }
-    let Some((document, form, encoding)) = page.choose(by_preference(headers)) else {
-        return Some(Err(not_acceptable()));
+    let Some((document, form, encoding)) = page.choose(accepted(headers)) else {
+        return Some(Err(not_acceptable("application/json, application/yaml")));
     };
     Some(Ok(respond(document, form, encoding, method, headers)))
 }
 
 /// A 405 for what can only be read.
 pub(crate) fn not_allowed() -> Refusal {
-    let message = "the server does not allow this method on the requested resource";
-    let status = Status { code: 405, reason: "MethodNotAllowed", message: message.into(), details: None };
-    Refusal::new(Blame::Client, status)
+    Refusal::new(Blame::Client, Status::method_not_allowed("this document can only be read: GET and HEAD are allowed"))
 }
 
 /// A 406 that names what there is.
-pub(crate) fn not_acceptable() -> Refusal {
-    let message = "only the following media types are accepted: application/json, application/yaml";
-    Refusal::new(Blame::Client, Status { code: 406, reason: "NotAcceptable", message: message.into(), details: None })
+pub(crate) fn not_acceptable(types: &str) -> Refusal {
+    let message = format!("only the following media types are accepted: {types}");
+    Refusal::new(Blame::Client, Status::not_acceptable(message))
 }
 
 enum Page<'d> {
     Forms(&'d Forms),
     Plain(&'d Document),
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Form {
-    V2,
-    V2beta1,
-    Plain,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -65,23 +57,16 @@ enum Encoding {
 }
 
 impl<'d> Page<'d> {
-    /// The first range that we have something for wins, as in upstream's `NegotiateOutputMediaType`.
-    fn choose(&self, ranges: Option<Vec<MediaRange<'_>>>) -> Option<(&'d Document, Form, Encoding)> {
-        let Some(ranges) = ranges else { return Some((self.document(Form::Plain)?, Form::Plain, Encoding::Json)) };
-        ranges.iter().find_map(|range| {
-            let encoding = match range {
-                json if json.takes_json() => Encoding::Json,
-                yaml if yaml.is("application/yaml") => Encoding::Yaml,
+    /// The first clause that we have something for wins, as in upstream's `NegotiateOutputMediaType`.
+    fn choose(&self, clauses: Option<Vec<Clause<'_>>>) -> Option<(&'d Document, Form, Encoding)> {
+        let Some(clauses) = clauses else { return Some((self.document(Form::Plain)?, Form::Plain, Encoding::Json)) };
+        clauses.iter().find_map(|clause| {
+            let encoding = match clause {
+                json if json.covers("application", "json") => Encoding::Json,
+                yaml if yaml.covers("application", "yaml") => Encoding::Yaml,
                 _ => return None,
             };
-            // A transformation we do not know (`as=Table`, `v=v3`) makes the range unusable; other parameters
-            // (`foo=bar`) mean nothing, as upstream has it.
-            let form = match (range.parameter("g"), range.parameter("v"), range.parameter("as")) {
-                ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList") => Form::V2,
-                ("apidiscovery.k8s.io", "v2beta1", "APIGroupDiscoveryList") => Form::V2beta1,
-                (_, _, "") => Form::Plain,
-                _ => return None,
-            };
+            let form = Form::of(clause)?;
             Some((self.document(form)?, form, encoding))
         })
     }

@@ -6,7 +6,7 @@ use http::{HeaderMap, Method, Response};
 
 use super::index::Index;
 use super::relay::{seal, split_hash};
-use crate::discovery::{Document, Reply, by_preference, not_acceptable, not_allowed};
+use crate::discovery::{Document, Reply, accepted, not_acceptable, not_allowed};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Body, Refusal};
 
@@ -29,14 +29,14 @@ pub fn answer(
     let document = match key.strip_suffix('/').unwrap_or(key) {
         "" => &index.document,
         super::own::KEY => &index.own,
-        _ => return Some(Err(not_found())),
+        _ => return Some(Err(Refusal::new(Blame::Client, Status::not_found()))),
     };
     if method != Method::GET && method != Method::HEAD {
         return Some(Err(not_allowed()));
     }
     // protobuf has no form of the index, and kubectl asks for documents as JSON.
-    if by_preference(headers).is_some_and(|ranges| !ranges.iter().any(|range| range.takes_json())) {
-        return Some(Err(not_acceptable()));
+    if accepted(headers).is_some_and(|clauses| !clauses.iter().any(|clause| clause.covers("application", "json"))) {
+        return Some(Err(not_acceptable("application/json")));
     }
     Some(Ok(respond(document, method, query, headers)))
 }
@@ -46,11 +46,6 @@ fn respond(document: &Document, method: &Method, query: Option<&str>, headers: &
     let mut response = reply.to(method, headers);
     seal(response.headers_mut(), split_hash(query).1, SystemTime::now());
     response
-}
-
-fn not_found() -> Refusal {
-    let message = "the server could not find the requested resource";
-    Refusal::new(Blame::Client, Status { code: 404, reason: "NotFound", message: message.into(), details: None })
 }
 
 #[cfg(test)]
