@@ -64,6 +64,17 @@ pub struct Fetched {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchError(pub String);
 
+impl FetchError {
+    /// For an answer that is not what it should be. What the reader quotes of it is the backend's own choice, so it
+    /// is kept short and printable.
+    pub(crate) fn unreadable(error: &serde_json::Error) -> FetchError {
+        let quoted = error.to_string();
+        let printable = quoted.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
+        let place = format!("line {} column {}", error.line(), error.column());
+        FetchError(format!("the answer cannot be read at {place}: {}", printable.take(160).collect::<String>()))
+    }
+}
+
 impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -102,4 +113,17 @@ pub(crate) async fn bounded<F: Fetch>(
         return Err(FetchError(format!("the answer to GET {path} is larger than {} MiB", MAX_BODY >> 20)));
     }
     Ok(fetched)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_backend_sends_does_not_fill_the_log() {
+        let body = format!("\"\\u001b[2J{}\"", "A".repeat(1 << 20));
+        let error = FetchError::unreadable(&serde_json::from_str::<u8>(&body).unwrap_err());
+        assert!(error.0.len() < 300 && !error.0.contains('\u{1b}'), "{error}");
+        assert!(error.0.starts_with("the answer cannot be read at line 1 column "), "{error}");
+    }
 }

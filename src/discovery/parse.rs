@@ -167,7 +167,7 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
 
 fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, FetchError> {
     // serde_json goes no deeper than 128 levels and passes over unknown fields without recursion.
-    serde_json::from_slice(body).map_err(|error| FetchError(format!("the answer cannot be read: {error}")))
+    serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))
 }
 
 /// Each name once, and all words such as a terminal can show: kubectl prints them as they are.

@@ -58,8 +58,7 @@ pub(super) fn key(known: &Known) -> String {
 /// Every other key is passed over: with kube-aggregator any backend can take any key, and which one wins is left
 /// to the order of a Go map.
 pub(super) fn parse(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Hash>, FetchError> {
-    let index: Paths =
-        serde_json::from_slice(body).map_err(|error| FetchError(format!("the answer cannot be read: {error}")))?;
+    let index: Paths = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
     let mut found = BTreeMap::new();
     for claim in claims {
         let key = key(claim);
