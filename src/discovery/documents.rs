@@ -265,7 +265,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::document::Resource;
-    use super::super::fetch::Known;
+    use super::super::known::Known;
     use super::super::merge::merge;
     use super::*;
 

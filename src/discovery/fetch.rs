@@ -1,4 +1,4 @@
-//! What we need from outside: the APIServices there are, and one GET to the backend of one of them.
+//! What we need from outside: one GET to the backend of one APIService.
 
 use std::fmt;
 use std::future::Future;
@@ -12,40 +12,6 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest body we take from a backend. The biggest real one, a custom-metrics adapter with thousands of
 /// metrics, stays below 2 MiB.
 pub const MAX_BODY: usize = 4 << 20;
-
-/// One APIService, as far as discovery and OpenAPI care.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// Name of the APIService, `<version>.<group>`.
-    pub name: String,
-    /// `spec.group`; empty for the core group.
-    pub group: String,
-    /// `spec.version`.
-    pub version: String,
-    /// `spec.groupPriorityMinimum`.
-    pub group_priority_minimum: i32,
-    /// `spec.versionPriority`.
-    pub version_priority: i32,
-    /// Equal for APIServices whose backend is the same in everything: where it is and how it is trusted.
-    /// They share one fetch of `/apis`.
-    pub service_key: String,
-}
-
-impl Known {
-    /// `<group>/<version>`, or the version alone for the core group.
-    pub fn group_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
-    }
-
-    /// `/apis/<group>/<version>`, or `/api/<version>`.
-    pub(crate) fn prefix(&self) -> String {
-        if self.group.is_empty() {
-            format!("/api/{}", self.version)
-        } else {
-            format!("/apis/{}/{}", self.group, self.version)
-        }
-    }
-}
 
 /// An answer of a backend.
 #[derive(Clone, Debug, Default)]

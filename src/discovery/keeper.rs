@@ -11,7 +11,8 @@ use futures_util::stream;
 
 use super::document::Resource;
 use super::documents::{Documents, Source};
-use super::fetch::{Fetch, FetchError, Known, bounded};
+use super::fetch::{Fetch, FetchError, bounded};
+use super::known::Known;
 use super::media::is_aggregated;
 use super::merge::merge;
 use super::own;
@@ -123,15 +124,7 @@ impl<F: Fetch + 'static> Discovery<F> {
                 }
             }
         }
-        let moved = |old: &Known| known.iter().find(|new| new.name == old.name && new.service_key != old.service_key);
-        let moved: Vec<String> = state.known.iter().filter_map(moved).map(|one| one.name.clone()).collect();
-        for name in moved {
-            if let Some(content) = state.contents.get_mut(&name) {
-                content.trouble = Some("its backend changed and has not been asked yet".into());
-                content.failures = STALE_AFTER;
-                content.asked = false;
-            }
-        }
+        // What moved to another backend (a new authority will do) keeps what the old one said until the new one speaks.
         state.contents.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
         state.known = known;
         self.shared.publish(&state);
@@ -318,7 +311,7 @@ async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Op
 }
 
 async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchError> {
-    let path = claim.prefix();
+    let path = claim.path();
     let fetched = bounded(fetch, &claim.name, &path, "application/json", None).await?;
     match fetched.status {
         200 => parse::legacy(&fetched.body, claim),

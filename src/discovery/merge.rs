@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::document::Resource;
-use super::fetch::Known;
+use super::known::Known;
 use super::own;
 use crate::kubeapi::version::compare_kube_aware;
 

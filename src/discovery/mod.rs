@@ -9,6 +9,7 @@ mod document;
 mod documents;
 mod fetch;
 mod keeper;
+mod known;
 mod media;
 mod merge;
 mod own;
@@ -18,8 +19,9 @@ mod serve;
 
 pub use document::{Kind, Resource, Scope, Subresource};
 pub use documents::{Documents, Source};
-pub use fetch::{Fetch, FetchError, Fetched, Known, MAX_BODY, TIMEOUT};
+pub use fetch::{Fetch, FetchError, Fetched, MAX_BODY, TIMEOUT};
 pub use keeper::Discovery;
+pub use known::Known;
 pub use serve::answer;
 
 pub(crate) use documents::Document;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::Deserialize;
 
 use super::document::{Kind, Resource, Scope, Subresource, capped, or_default};
-use super::fetch::{FetchError, Known};
+use super::fetch::FetchError;
+use super::known::Known;
 
 /// What was listed for one group and version.
 #[derive(Clone, Debug, PartialEq)]

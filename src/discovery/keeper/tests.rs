@@ -317,9 +317,11 @@ fn an_apiservice_that_moves_keeps_its_resources_until_the_new_backend_speaks() {
         settle().await;
         world.set("v1.good", "/apis", Behaviour::Hang);
         discovery.follow(vec![known("good", "v1", "new")]);
+        assert_eq!(served(&documents), ["good/v1:things"]);
+        sleep(3 * TIMEOUT + Duration::from_secs(2)).await;
         assert_eq!(served(&documents), ["good/v1:things!"]);
         world.set("v1.good", "/apis", good("good", &["v1"], "others"));
-        sleep(Duration::from_secs(10)).await;
+        sleep(TIMEOUT + Duration::from_secs(5)).await;
         assert_eq!(served(&documents), ["good/v1:others"]);
     });
 }

@@ -1,0 +1,108 @@
+//! The APIServices there are, as far as discovery and OpenAPI care.
+
+use crate::registry::{ApiService, Backend};
+
+/// One APIService.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Name of the APIService, `<version>.<group>`.
+    pub name: String,
+    /// `spec.group`; empty for the core group.
+    pub group: String,
+    /// `spec.version`.
+    pub version: String,
+    /// `spec.groupPriorityMinimum`.
+    pub group_priority_minimum: i32,
+    /// `spec.versionPriority`.
+    pub version_priority: i32,
+    /// Equal for APIServices whose backend is the same in everything: where it is, how it is trusted, and as whom
+    /// we come. They share one fetch of `/apis`.
+    pub service_key: String,
+}
+
+impl Known {
+    /// What discovery needs of `one`; `None` when it is served by whoever owns the paths that nobody claims.
+    pub fn of(one: &ApiService) -> Option<Known> {
+        if one.backend == Backend::Local {
+            return None;
+        }
+        // Compared as a whole, never as a hash; Debug of strings quotes them, so that no two run together.
+        let service_key = format!(
+            "{:?}",
+            (
+                &one.backend,
+                one.manifest.pointer("/spec/caBundle"),
+                one.insecure_skip_tls_verify,
+                &one.settings.server_name,
+                &one.settings.egress,
+                &one.settings.client_certificate,
+            )
+        );
+        Some(Known {
+            name: one.name.clone(),
+            group: one.group.clone(),
+            version: one.version.clone(),
+            group_priority_minimum: one.group_priority_minimum,
+            version_priority: one.version_priority,
+            service_key,
+        })
+    }
+
+    /// `<group>/<version>`, or the version alone for the core group.
+    pub fn group_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `/apis/<group>/<version>`, or `/api/<version>`.
+    pub(super) fn path(&self) -> String {
+        if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::registry::{Settings, load};
+
+    const ALIKE: &str = "  service: {name: api, namespace: wardle}\n";
+
+    fn known(spec: &str, annotations: &str) -> Option<Known> {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata:\n  name: v1.g.dev\n{annotations}spec:\n  group: g.dev\n  version: v1\n  groupPriorityMinimum: 7\n  versionPriority: 9\n{spec}"
+        );
+        fs::write(dir.path().join("a.yaml"), text).unwrap();
+        let registry = load(&Settings { dir: dir.path().to_owned(), ..Settings::default() }).unwrap();
+        Known::of(registry.api_service("v1.g.dev").unwrap())
+    }
+
+    #[test]
+    fn a_registered_one_is_known_and_a_local_one_is_not() {
+        let one = known(ALIKE, "").unwrap();
+        assert_eq!((one.name.as_str(), one.group_version().as_str()), ("v1.g.dev", "g.dev/v1"));
+        assert_eq!((one.group_priority_minimum, one.version_priority), (7, 9));
+        assert_eq!(one.path(), "/apis/g.dev/v1");
+        assert_eq!(known("", ""), None);
+    }
+
+    #[test]
+    fn whatever_bears_on_trust_makes_it_another_backend() {
+        let key = |spec: &str, annotations: &str| known(spec, annotations).unwrap().service_key;
+        let plain = key(ALIKE, "");
+        assert_eq!(plain, key(ALIKE, "  annotations: {narthex.dev/request-timeout: 3s}\n"));
+        for (spec, annotations) in [
+            ("  service: {name: api, namespace: wardle, port: 444}\n", ""),
+            ("  service: {name: other, namespace: wardle}\n", ""),
+            ("  service: {name: api, namespace: wardle}\n  insecureSkipTLSVerify: true\n", ""),
+            (ALIKE, "  annotations: {narthex.dev/server-name: other.dev}\n"),
+        ] {
+            assert_ne!(plain, key(spec, annotations), "{spec}{annotations}");
+        }
+    }
+}
