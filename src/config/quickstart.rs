@@ -34,7 +34,7 @@ pub struct QuickstartConfig {
 
 impl Arguments<Quickstart> {
     /// Reads command line and environment.
-    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<QuickstartConfig, Mistakes> {
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (QuickstartConfig, Mistakes) {
         let mut reading =
             Reading::new(&self.written, Quickstart::FLAGS, Quickstart::LATER, Quickstart::KIND, environment);
         let config = QuickstartConfig {
@@ -43,6 +43,6 @@ impl Arguments<Quickstart> {
             admin_address: seen::admin_address(&mut reading),
             log: seen::log(&mut reading),
         };
-        reading.end(|_| config)
+        (config, reading.end())
     }
 }

@@ -1,41 +1,38 @@
 //! From text to values: one reader that takes each flag by name and collects every mistake.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::flag::{Flag, Group, Kind};
 use super::value;
 use super::written::{Origin, Written, flags};
+use crate::kubeapi::duration::{self, DurationError};
 use crate::process::{Problem, Problems};
+use crate::tls::PairFiles;
 
-/// Why a role does not start.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is wrong with what the operator wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mistakes {
-    /// All that is wrong; never empty.
+    /// All that is wrong; empty if nothing is.
     pub problems: Problems,
     /// Whether the command line itself cannot be read (exit status 2), rather than what it asks for
     /// cannot be done (1).
     pub command_line: bool,
+    /// What is no mistake, but worth a line in the log.
+    pub warnings: Vec<Problem>,
 }
 
-impl Display for Mistakes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.problems.fmt(f)
-    }
-}
-
-impl std::error::Error for Mistakes {}
+/// What a duration looks like.
+const DURATION: &str = "use a duration such as 90s, 1m30s or 1h";
 
 /// Reads the flags of one role. A mistake is remembered and some value returned, so that reading goes
-/// on and all mistakes are found in one go; [`Reading::end`] tells.
+/// on and all mistakes are found in one go; [`Reading::end`] tells. Looks at no file but `--config`.
 pub(super) struct Reading<'a> {
     written: Written,
     groups: &'a [&'static Group],
     environment: &'a dyn Fn(&str) -> Option<String>,
-    problems: Problems,
-    warnings: Vec<Problem>,
-    command_line: bool,
+    mistakes: Mistakes,
     #[cfg(test)]
     asked: std::collections::BTreeSet<&'static str>,
 }
@@ -53,9 +50,7 @@ impl<'a> Reading<'a> {
             written,
             groups,
             environment,
-            problems,
-            warnings: Vec::new(),
-            command_line: false,
+            mistakes: Mistakes { problems, ..Mistakes::default() },
             #[cfg(test)]
             asked: std::collections::BTreeSet::new(),
         };
@@ -93,7 +88,7 @@ impl<'a> Reading<'a> {
             Ok(value) => Some(value),
             Err(message) => {
                 if self.written.get(name).is_some_and(|given| given.origin == Origin::CommandLine) {
-                    self.command_line = true;
+                    self.mistakes.command_line = true;
                 }
                 self.problem(name, format_args!("{text:?}: {message}"));
                 None
@@ -138,18 +133,20 @@ impl<'a> Reading<'a> {
 
     /// A duration; never negative.
     pub(super) fn duration(&mut self, name: &str) -> Duration {
-        if self.text(name).starts_with('-') {
-            self.problem(name, "must not be negative");
-            return Duration::ZERO;
+        match duration::parse(&self.text(name)) {
+            Err(DurationError::Negative(_)) => {
+                self.problem(name, "must not be negative");
+                Duration::ZERO
+            }
+            _ => self.parse(name, |text| duration::parse(text).map_err(|_| DURATION)).unwrap_or_default(),
         }
-        self.parse(name, value::duration).unwrap_or_default()
     }
 
     /// A duration that is some time at all.
     pub(super) fn positive_duration(&mut self, name: &str) -> Duration {
-        let before = self.problems.0.len();
+        let before = self.mistakes.problems.0.len();
         let duration = self.duration(name);
-        if duration.is_zero() && self.problems.0.len() == before {
+        if duration.is_zero() && self.mistakes.problems.0.len() == before {
             self.problem(name, "must be longer than nothing");
         }
         duration
@@ -167,12 +164,13 @@ impl<'a> Reading<'a> {
     /// One of the words of a [`Kind::Choice`].
     pub(super) fn choice(&mut self, name: &str) -> String {
         let text = self.text(name);
-        if let Some(Kind::Choice(words)) = self.flag(name).map(|flag| flag.kind)
-            && !words.contains(&text.as_str())
-        {
-            self.problem(name, format_args!("{text:?} is not supported; use {}", words.join(" or ")));
+        match self.flag(name) {
+            Some(Flag { kind: Kind::Choice(words), default, .. }) if !words.contains(&text.as_str()) => {
+                self.problem(name, format_args!("{text:?} is not supported; use {}", words.join(" or ")));
+                (*default).to_owned()
+            }
+            _ => text,
         }
-        text
     }
 
     /// A path; an empty text is none.
@@ -180,33 +178,8 @@ impl<'a> Reading<'a> {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
     }
 
-    /// A path of a file that must be readable now.
-    pub(super) fn file(&mut self, name: &str) -> Option<PathBuf> {
-        let path = self.path(name)?;
-        if let Err(error) = readable(&path) {
-            self.problem(name, format_args!("cannot read {}: {error}", path.display()));
-        }
-        Some(path)
-    }
-
-    /// A path of a file that holds secrets: readable now, and better not by others.
-    pub(super) fn secret_file(&mut self, name: &str) -> Option<PathBuf> {
-        let path = self.file(name)?;
-        self.warn_if_open(name, &path);
-        Some(path)
-    }
-
-    /// A path of a directory that must be there now.
-    pub(super) fn directory(&mut self, name: &str) -> Option<PathBuf> {
-        let path = self.path(name)?;
-        if let Err(error) = std::fs::read_dir(&path) {
-            self.problem(name, format_args!("cannot read directory {}: {error}", path.display()));
-        }
-        Some(path)
-    }
-
-    /// A certificate and its key: both or none. A mistake in either names both files.
-    pub(super) fn pair(&mut self, certificate: &str, key: &str) -> Option<(PathBuf, PathBuf)> {
+    /// A certificate and its key: both or none.
+    pub(super) fn pair(&mut self, certificate: &str, key: &str) -> Option<PairFiles> {
         match (self.path(certificate), self.path(key)) {
             (None, None) => None,
             (Some(path), None) => {
@@ -217,46 +190,20 @@ impl<'a> Reading<'a> {
                 self.problem(key, format_args!("{} needs its certificate; give --{certificate} too", path.display()));
                 None
             }
-            (Some(certificate_path), Some(key_path)) => {
-                self.check_pair(certificate, key, &certificate_path, &key_path);
-                Some((certificate_path, key_path))
-            }
-        }
-    }
-
-    /// Whether both files of a pair can be read; the flags may be the same one.
-    pub(super) fn check_pair(&mut self, certificate: &str, key: &str, certificate_path: &Path, key_path: &Path) {
-        if let Err(error) = readable(certificate_path) {
-            let (certificate_path, key_path) = (certificate_path.display(), key_path.display());
-            self.problem(certificate, format_args!("cannot read {certificate_path} (its key is {key_path}): {error}"));
-        }
-        if let Err(error) = readable(key_path) {
-            let (certificate_path, key_path) = (certificate_path.display(), key_path.display());
-            self.problem(key, format_args!("cannot read {key_path} (the key of {certificate_path}): {error}"));
-        }
-        self.warn_if_open(key, key_path);
-    }
-
-    fn warn_if_open(&mut self, name: &str, path: &Path) {
-        use std::os::unix::fs::PermissionsExt;
-        if std::fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0) {
-            let message =
-                format!("everyone on this machine can read {}; chmod o-r would keep it secret", path.display());
-            let (place, field) = self.written.place(name);
-            self.warnings.push(Problem::field(place, field, message));
+            (Some(certificate), Some(key)) => Some(PairFiles::new(certificate, key)),
         }
     }
 
     /// Remembers a mistake in the value of a flag.
     pub(super) fn problem(&mut self, name: &str, message: impl Display) {
         let (place, field) = self.written.place(name);
-        self.problems.0.push(Problem::field(place, field, message));
+        self.mistakes.problems.0.push(Problem::field(place, field, message));
     }
 
     /// Remembers something that is no mistake but worth a line in the log.
     pub(super) fn warning(&mut self, name: &str, message: impl Display) {
         let (place, field) = self.written.place(name);
-        self.warnings.push(Problem::field(place, field, message));
+        self.mistakes.warnings.push(Problem::field(place, field, message));
     }
 
     /// An environment variable that is no flag.
@@ -264,15 +211,14 @@ impl<'a> Reading<'a> {
         (self.environment)(name)
     }
 
-    /// What `build` makes of the warnings, unless something is wrong.
-    pub(super) fn end<T>(self, build: impl FnOnce(Vec<Problem>) -> T) -> Result<T, Mistakes> {
+    /// What was wrong.
+    pub(super) fn end(self) -> Mistakes {
         #[cfg(test)]
         for flag in flags(self.groups, &[]) {
             let read = flag.name == "config" || self.asked.contains(flag.name);
             assert!(read, "--{} is a flag that nobody reads", flag.name);
         }
-        let Reading { problems, warnings, command_line, .. } = self;
-        problems.or(build(warnings)).map_err(|problems| Mistakes { problems, command_line })
+        self.mistakes
     }
 
     fn flag(&mut self, name: &str) -> Option<&'static Flag> {
@@ -282,10 +228,4 @@ impl<'a> Reading<'a> {
         self.asked.extend(flag.map(|flag| flag.name));
         flag
     }
-}
-
-fn readable(path: &Path) -> std::io::Result<()> {
-    use std::io::Read;
-    // Opening a directory succeeds; reading from it does not.
-    std::fs::File::open(path)?.read(&mut [0; 1]).map(drop)
 }

@@ -7,6 +7,7 @@ use super::flag::{Flag, Group};
 use super::gateway::flags;
 use super::reading::{Mistakes, Reading};
 use super::value;
+use crate::observe::access;
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,19 +23,10 @@ pub enum LogFormat {
 pub struct LogSettings {
     /// How lines are written.
     pub format: LogFormat,
-    /// A filter as tracing writes it: a level, or `NARTHEX_LOG` as it stands.
-    pub filter: String,
-}
-
-/// Which requests get a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessLog {
-    /// None.
-    Off,
-    /// Refusals, failures and what took long.
-    Errors,
-    /// Every request.
-    All,
+    /// A level by name or as a number of klog.
+    pub level: String,
+    /// `NARTHEX_LOG`, a filter in tracing's syntax that overrides the level.
+    pub filter: Option<String>,
 }
 
 /// What the operator sees of a serving role.
@@ -42,10 +34,8 @@ pub enum AccessLog {
 pub struct Seen {
     /// The log.
     pub log: LogSettings,
-    /// Which requests get a line.
-    pub access_log: AccessLog,
-    /// How that line is written.
-    pub access_log_format: LogFormat,
+    /// The access log.
+    pub access: access::Settings,
     /// Where the operator's own listener stands, unless it is turned off.
     pub admin_address: Option<SocketAddr>,
 }
@@ -62,44 +52,36 @@ impl Role for LogOnly {
 
 impl Arguments<LogOnly> {
     /// How this command logs.
-    pub fn log(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<LogSettings, Mistakes> {
+    pub fn log(&self, environment: &dyn Fn(&str) -> Option<String>) -> (LogSettings, Mistakes) {
         let mut reading = Reading::new(&self.written, LogOnly::FLAGS, LogOnly::LATER, LogOnly::KIND, environment);
         let settings = log(&mut reading);
-        reading.end(|_| settings)
+        (settings, reading.end())
     }
 }
 
 pub(super) fn log(reading: &mut Reading<'_>) -> LogSettings {
-    let format = format(reading, "log-format");
-    let level = reading.choice("log-level");
-    // A level in words says more than a number; a number counts only without it.
-    let by_number = match reading.count("v", 100) {
-        0..=3 => "info",
-        4..=5 => "debug",
-        _ => "trace",
-    };
-    let filter = match reading.environment("NARTHEX_LOG") {
-        Some(filter) => filter,
-        None if reading.given("v") && !reading.given("log-level") => by_number.to_owned(),
-        None => level,
-    };
-    LogSettings { format, filter }
-}
-
-fn format(reading: &mut Reading<'_>, name: &str) -> LogFormat {
-    match reading.choice(name).as_str() {
+    let format = match reading.choice("log-format").as_str() {
         "json" => LogFormat::Json,
         _ => LogFormat::Text,
-    }
+    };
+    // A level in words says more than a number; a number counts only without it.
+    let verbosity = reading.count("v", 255);
+    let level = reading.text("log-level");
+    let level = if reading.given("v") && !reading.given("log-level") { verbosity.to_string() } else { level };
+    LogSettings { format, level, filter: reading.environment("NARTHEX_LOG") }
 }
 
-pub(super) fn access_log(reading: &mut Reading<'_>) -> (AccessLog, LogFormat) {
-    let which = match reading.choice("access-log").as_str() {
-        "off" => AccessLog::Off,
-        "all" => AccessLog::All,
-        _ => AccessLog::Errors,
+pub(super) fn access(reading: &mut Reading<'_>) -> access::Settings {
+    let mode = match reading.choice("access-log").as_str() {
+        "off" => access::Mode::Off,
+        "all" => access::Mode::All,
+        _ => access::Mode::Errors,
     };
-    (which, format(reading, "access-log-format"))
+    let form = match reading.choice("access-log-format").as_str() {
+        "json" => access::Form::Json,
+        _ => access::Form::Text,
+    };
+    access::Settings { mode, form }
 }
 
 pub(super) fn admin_address(reading: &mut Reading<'_>) -> Option<SocketAddr> {

@@ -1,7 +1,6 @@
 //! Values as the command line writes them, the same as Go's flag packages read them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 /// Splits a comma list; a part in double quotes may hold commas, and `""` inside it is one quote, as
 /// in CSV. An empty text is an empty list.
@@ -41,37 +40,6 @@ pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("use true or false"),
     }
-}
-
-/// A duration as Go's time.ParseDuration reads it, without sign: numbers with units, `1h30m`, `1.5s`.
-pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
-    const FORM: &str = "use a duration such as 90s, 1m30s or 1h";
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut seconds = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.').ok_or(FORM)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| FORM)?;
-        rest = &rest[digits..];
-        let unit = rest.find(|letter: char| letter.is_ascii_digit() || letter == '.').unwrap_or(rest.len());
-        seconds += number
-            * match &rest[..unit] {
-                "ns" => 1e-9,
-                "us" | "µs" | "μs" => 1e-6,
-                "ms" => 1e-3,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return Err(FORM),
-            };
-        rest = &rest[unit..];
-    }
-    if text.is_empty() {
-        return Err(FORM);
-    }
-    Duration::try_from_secs_f64(seconds).map_err(|_| "too long")
 }
 
 /// `IP:PORT`, `[IP]:PORT` or `localhost:PORT`.

@@ -1,16 +1,19 @@
 //! The command line: which commands there are, and what each of them takes.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::config::{Arguments, Gateway, LogOnly, Quickstart};
+use super::pki::Pki;
+use crate::config::{Arguments, Gateway, Quickstart};
 
 /// Aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs
 #[derive(Debug, Parser)]
 #[command(name = "narthex", version, about, max_term_width = 110)]
+// The last of a flag's values counts, as with kubectl.
+#[command(args_override_self = true)]
 #[command(after_help = "Start here: narthex quickstart")]
 pub struct Cli {
     /// What to do.
@@ -42,6 +45,33 @@ pub enum Command {
     },
 }
 
+/// The whole command line as clap knows it.
+pub fn command() -> clap::Command {
+    // The roles read their environment themselves, to tell a mistake there from one on the command line.
+    from_environment(Cli::command(), &["quickstart", "gateway", "check"])
+}
+
+/// Reads a command line; the first word is the program's name.
+pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Command, clap::Error> {
+    command().try_get_matches_from(line).and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| cli.command)
+}
+
+/// Lets every flag of the small commands be given as `NARTHEX_<FLAG>` too.
+fn from_environment(command: clap::Command, except: &[&str]) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_long() {
+        Some("help" | "version") | None => argument,
+        Some(name) => {
+            let variable = format!("NARTHEX_{}", name.replace('-', "_").to_ascii_uppercase());
+            argument.env(variable).hide_env(true)
+        }
+    });
+    let below: Vec<_> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    below
+        .into_iter()
+        .filter(|name| !except.contains(&name.as_str()))
+        .fold(command, |command, name| command.mut_subcommand(name, |below| from_environment(below, except)))
+}
+
 const ENVIRONMENT: &str = "Every flag is also read from the environment: --secure-port from NARTHEX_SECURE_PORT.";
 
 /// The roles that can be checked.
@@ -52,98 +82,15 @@ pub enum Check {
     Gateway(Arguments<Gateway>),
 }
 
-/// What can be done with certificates.
-#[derive(Debug, Subcommand)]
-pub enum Pki {
-    /// Make a set of authorities, and a certificate of each, in a directory that has none yet
-    Init(PkiInit),
-    /// Issue one more certificate
-    Issue(PkiIssue),
-    /// Print in words what files hold and when it expires
-    Show(PkiShow),
-}
-
-/// `narthex pki init`.
-#[derive(Debug, Args)]
-pub struct PkiInit {
-    /// Directory to write to
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "NARTHEX_DIR", hide_env = true)]
-    #[arg(overrides_with = "dir")]
-    pub dir: PathBuf,
-    /// A further name or address of the serving certificate; may be given again
-    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "NARTHEX_SAN", hide_env = true)]
-    pub san: Vec<String>,
-    /// How it logs.
-    #[command(flatten)]
-    pub log: Arguments<LogOnly>,
-}
-
-/// `narthex pki issue`.
-#[derive(Debug, Args)]
-pub struct PkiIssue {
-    /// Directory of the authorities, and of the new NAME.crt and NAME.key
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, env = "NARTHEX_DIR", hide_env = true)]
-    #[arg(overrides_with = "dir")]
-    pub dir: PathBuf,
-    /// The authority that signs
-    #[arg(long, overrides_with = "ca", env = "NARTHEX_CA", hide_env = true)]
-    pub ca: Ca,
-    /// Name of the new files, and the certificate's common name unless --user says otherwise
-    #[arg(long, overrides_with = "name", env = "NARTHEX_NAME", hide_env = true)]
-    pub name: String,
-    /// A name or address that the certificate is for; may be given again
-    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "NARTHEX_SAN", hide_env = true)]
-    pub san: Vec<String>,
-    /// The user that a client certificate names
-    #[arg(long, value_name = "NAME", overrides_with = "user", env = "NARTHEX_USER", hide_env = true)]
-    pub user: Option<String>,
-    /// A group of that user; may be given again
-    #[arg(long, value_name = "NAME", env = "NARTHEX_GROUP", hide_env = true)]
-    pub group: Vec<String>,
-    /// Days until it expires
-    #[arg(long, value_name = "NUMBER", overrides_with = "days", value_parser = clap::value_parser!(u32).range(1..=36_500))]
-    #[arg(env = "NARTHEX_DAYS", hide_env = true)]
-    pub days: Option<u32>,
-    /// How it logs.
-    #[command(flatten)]
-    pub log: Arguments<LogOnly>,
-}
-
-/// `narthex pki show`.
-#[derive(Debug, Args)]
-pub struct PkiShow {
-    /// Files of certificates or keys in PEM
-    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub files: Vec<PathBuf>,
-}
-
-/// The authorities that `narthex pki init` makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Ca {
-    /// Of serving certificates, which clients verify
-    Serving,
-    /// Of client certificates, which the gateway verifies
-    Client,
-    /// Of front proxies, which backends verify
-    #[value(name = "requestheader")]
-    RequestHeader,
-    /// Of backends' serving certificates, which the gateway verifies
-    Backend,
-}
-
 /// `narthex status`.
 #[derive(Debug, Args)]
 pub struct Status {
     /// Admin address of the running process
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:6480", overrides_with = "admin_address")]
-    #[arg(env = "NARTHEX_ADMIN_ADDRESS", hide_env = true)]
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:6480")]
     pub admin_address: SocketAddr,
     /// How to print it, instead of as a table
-    #[arg(short, long, value_name = "FORMAT", overrides_with = "output", env = "NARTHEX_OUTPUT", hide_env = true)]
+    #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<Output>,
-    /// How it logs.
-    #[command(flatten)]
-    pub log: Arguments<LogOnly>,
 }
 
 /// How `narthex status` prints.
@@ -180,21 +127,19 @@ impl From<CompletionShell> for Shell {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
-    fn parse(line: &[&str]) -> Result<Command, clap::Error> {
-        Cli::try_parse_from(std::iter::once(&"narthex").chain(line)).map(|cli| cli.command)
+    fn read(line: &[&str]) -> Result<Command, clap::Error> {
+        parse(std::iter::once(&"narthex").chain(line))
     }
 
     fn refusal(line: &[&str]) -> (i32, String) {
-        let error = parse(line).expect_err("refused");
+        let error = read(line).expect_err("refused");
         (error.exit_code(), error.to_string())
     }
 
@@ -217,17 +162,30 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_single_values_wins() {
-        match parse(&["pki", "issue", "--dir=a", "--dir=b", "--ca=client", "--ca=backend", "--name=x", "--name=y"]) {
+    fn the_last_of_single_values_wins_and_lists_grow() {
+        let line = ["pki", "issue", "--dir=a", "--dir=b", "--ca=client", "--name=x", "--name=y", "--san=c", "--san=d"];
+        match read(&line) {
             Ok(Command::Pki(Pki::Issue(issue))) => {
-                assert_eq!((issue.dir, issue.ca, issue.name), (PathBuf::from("b"), Ca::Backend, "y".to_owned()));
+                assert_eq!((issue.dir.to_str(), issue.name.as_str()), (Some("b"), "y"));
+                assert_eq!(issue.names, ["c", "d"]);
             }
             other => panic!("{other:?}"),
         }
-        match parse(&["status", "-o", "json", "-o", "wide"]) {
+        match read(&["status", "-o", "json", "-o", "wide"]) {
             Ok(Command::Status(status)) => assert_eq!(status.output, Some(Output::Wide)),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn small_commands_read_the_environment_too() {
+        let command = command();
+        let status = command.find_subcommand("status").unwrap();
+        let output = status.get_arguments().find(|argument| argument.get_long() == Some("output")).unwrap();
+        assert_eq!(output.get_env(), Some("NARTHEX_OUTPUT".as_ref()));
+        let issue = command.find_subcommand("pki").unwrap().find_subcommand("issue").unwrap();
+        let dir = issue.get_arguments().find(|argument| argument.get_long() == Some("dir")).unwrap();
+        assert_eq!(dir.get_env(), Some("NARTHEX_DIR".as_ref()));
     }
 
     #[test]

@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::cli::{Cli, CompletionShell};
+use super::cli::{CompletionShell, command};
 use super::print;
 
 /// Prints the script.
@@ -15,7 +14,7 @@ pub(super) fn run(shell: CompletionShell) -> ExitCode {
 
 fn script(shell: CompletionShell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(Shell::from(shell), &mut Cli::command(), "narthex", &mut script);
+    clap_complete::generate(Shell::from(shell), &mut command(), "narthex", &mut script);
     script
 }
 

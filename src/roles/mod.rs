@@ -8,17 +8,15 @@ pub mod pki;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::config::{Mistakes, environment};
-use crate::process::Problems;
-use cli::{Cli, Command};
+use crate::process::{Problem, Problems};
+use cli::Command;
 
 /// Reads the command line and runs the command it names. Ends with 0 when all went well, 1 when the
 /// configuration is bad or the start failed, 2 when the command line cannot be read.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let command = match cli::parse(std::env::args_os()) {
+        Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output, mistakes to standard error; if that is gone, so
             // is whoever would read about it.
@@ -26,22 +24,22 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    match cli.command {
-        Command::Quickstart(arguments) => {
-            with("quickstart", arguments.read(&environment), |_config| not_built("quickstart"))
+    match command {
+        Command::Quickstart(arguments) => match arguments.read(&environment) {
+            (_config, mistakes) if mistakes.problems.0.is_empty() => not_built("quickstart"),
+            (_, mistakes) => refuse("quickstart", &mistakes),
+        },
+        Command::Gateway(arguments) => match check::gateway(&arguments, &environment) {
+            Ok(_config) => not_built("gateway"),
+            Err(status) => status,
+        },
+        Command::Pki(command) => {
+            let (text, problems) = pki::run(&command);
+            both(print(text.as_bytes()), tell("pki", &problems))
         }
-        Command::Gateway(arguments) => with("gateway", arguments.read(&environment), |_config| not_built("gateway")),
-        Command::Pki(_) => not_built("pki"),
         Command::Check(check) => check::run(&check),
         Command::Status(_) => not_built("status"),
         Command::Completion { shell } => completion::run(shell),
-    }
-}
-
-fn with<T>(role: &str, config: Result<T, Mistakes>, run: impl FnOnce(T) -> ExitCode) -> ExitCode {
-    match config {
-        Ok(config) => run(config),
-        Err(mistakes) => refuse(role, &mistakes.problems, mistakes.command_line),
     }
 }
 
@@ -50,17 +48,35 @@ fn not_built(role: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Tells all mistakes, one a line. Ends with 2 if the command line cannot be read, else with 1.
-fn refuse(role: &str, problems: &Problems, command_line: bool) -> ExitCode {
-    let count = match problems.0.len() {
-        1 => "a mistake".to_owned(),
-        count => format!("{count} mistakes"),
-    };
-    eprintln!("narthex {role}: {count} in its configuration");
-    for problem in &problems.0 {
-        eprintln!("  {problem}");
+/// Tells all mistakes. Ends with 2 if the command line cannot be read, else with 1.
+fn refuse(role: &str, mistakes: &Mistakes) -> ExitCode {
+    let status = tell(role, &mistakes.problems);
+    if mistakes.command_line { ExitCode::from(2) } else { status }
+}
+
+/// Tells what went wrong on standard error, one problem a line.
+fn tell(role: &str, problems: &Problems) -> ExitCode {
+    match problems.0.as_slice() {
+        [] => return ExitCode::SUCCESS,
+        [problem] => eprintln!("narthex {role}: {problem}"),
+        problems => {
+            eprintln!("narthex {role}: {} problems", problems.len());
+            for problem in problems {
+                eprintln!("  {problem}");
+            }
+        }
     }
-    ExitCode::from(if command_line { 2 } else { 1 })
+    ExitCode::FAILURE
+}
+
+fn warn(warnings: &[Problem]) {
+    for warning in warnings {
+        eprintln!("narthex: warning: {warning}");
+    }
+}
+
+fn both(one: ExitCode, other: ExitCode) -> ExitCode {
+    if one == ExitCode::SUCCESS { other } else { one }
 }
 
 /// Writes what was asked for to standard output. A reader that has had enough is no failure.

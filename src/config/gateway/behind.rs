@@ -3,22 +3,20 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Pair;
 use crate::config::reading::Reading;
+use crate::message::ErrorFormat;
+use crate::registry;
+use crate::tls::PairFiles;
 
 /// Where the backends are known from, and who we are to them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Behind {
-    /// Directory of manifests.
-    pub registry_dir: Option<PathBuf>,
+    /// The registry directory, if one is given.
+    pub registry: Option<registry::Settings>,
+    /// How requests for a Service find their way.
+    pub rules: registry::Rules,
     /// Our certificate as a front proxy; none when we make it ourselves.
-    pub proxy_client: Option<Pair>,
-    /// Endpoints themselves, rather than the Service's cluster IP.
-    pub route_to_endpoints: bool,
-    /// Whether the annotation `narthex.dev/url` is honoured.
-    pub allow_url_backends: bool,
-    /// Whether a Service of type ExternalName is honoured.
-    pub allow_external_name: bool,
+    pub proxy_client: Option<PairFiles>,
     /// Who looks names up.
     pub resolver: ResolverChoice,
 }
@@ -49,23 +47,21 @@ pub struct Forwarding {
     pub max_mutating_inflight: Option<usize>,
 }
 
-/// How failures of backends are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorFormat {
-    /// As a metav1.Status.
-    Status,
-    /// As the plain texts of kube-aggregator.
-    Text,
-}
-
-pub(super) fn behind(reading: &mut Reading<'_>) -> Behind {
-    let proxy_client = reading.pair("proxy-client-cert-file", "proxy-client-key-file");
-    Behind {
-        registry_dir: reading.directory("registry-dir"),
-        proxy_client: proxy_client.map(|(certificate, key)| Pair { certificate, key }),
-        route_to_endpoints: reading.switch("enable-aggregator-routing"),
+pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behind {
+    let settings = registry::Settings {
+        dir: reading.path("registry-dir").unwrap_or_default(),
         allow_url_backends: reading.switch("allow-url-backends"),
-        allow_external_name: reading.switch("allow-external-name"),
+        default_request_timeout: forwarding.request_timeout,
+        // One backend may take half of what all may take together.
+        default_max_inflight: forwarding.max_inflight.map_or(0, |limit| limit.div_ceil(2)),
+    };
+    Behind {
+        registry: Some(settings).filter(|settings| settings.dir != PathBuf::new()),
+        rules: registry::Rules {
+            endpoints: reading.switch("enable-aggregator-routing"),
+            external_name: reading.switch("allow-external-name"),
+        },
+        proxy_client: reading.pair("proxy-client-cert-file", "proxy-client-key-file"),
         resolver: match reading.choice("resolver").as_str() {
             "hickory" => ResolverChoice::Hickory,
             _ => ResolverChoice::System,

@@ -283,15 +283,15 @@ const ADMIN_ADDRESS: Flag = Flag::new(
 const LOG_FORMAT: Flag = Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "How log lines are written");
 const LOG_LEVEL: Flag = Flag::new(
     "log-level",
-    Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+    Kind::Text("LEVEL"),
     "info",
-    "Least important log lines to write; NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
+    "Least important log lines to write: error, warn, info, debug or trace. NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
 );
 const VERBOSITY: Flag = Flag::new(
     "v",
     Kind::Count,
     "0",
-    "The same as a number, as in klog: 0 to 3 is info, 4 and 5 debug, 6 and more trace",
+    "The same as a number, as in klog: up to 2 is info, up to 5 debug, from 6 on trace",
 );
 
 /// What the operator sees.

@@ -7,15 +7,15 @@ mod who;
 
 use std::path::PathBuf;
 
-pub use behind::{Behind, ErrorFormat, Forwarding, ResolverChoice};
-pub use serving::{Cidr, Limits, MinimumVersion, NamedPair, ProxyProtocol, Serving, Shutdown};
+pub use behind::{Behind, Forwarding, ResolverChoice};
+pub use serving::{Cidr, ProxyProtocol, Serving, Shutdown};
 pub use who::{Mode, RequestHeader, Who};
 
 use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
 use super::reading::{Mistakes, Reading};
 use super::seen::{self, Seen};
-use crate::process::Problem;
+use crate::listen::Limits;
 
 /// The gateway, in front of extension API servers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ impl Role for Gateway {
 }
 
 /// All that the gateway needs to know, each part in the shape its module takes.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct GatewayConfig {
     /// Where what we make ourselves is kept.
     pub data_dir: PathBuf,
@@ -48,42 +48,32 @@ pub struct GatewayConfig {
     pub shutdown: Shutdown,
     /// What the operator sees.
     pub seen: Seen,
-    /// What is no mistake, but worth a line in the log at start.
-    pub warnings: Vec<Problem>,
-}
-
-/// A certificate and its key, as files in PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// The certificate, followed by its intermediates.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
 }
 
 impl Arguments<Gateway> {
-    /// Reads command line, environment and file, and looks at the files they name.
-    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> Result<GatewayConfig, Mistakes> {
+    /// Reads command line, environment and file. What is wrong is told beside the configuration, so that
+    /// the files it names can be looked at in the same go; start nothing with it if anything is.
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
         let mut reading = Reading::new(&self.written, Gateway::FLAGS, Gateway::LATER, Gateway::KIND, environment);
+        let who = who::who(&mut reading);
+        let forwarding = behind::forwarding(&mut reading);
         let config = GatewayConfig {
             data_dir: data_dir(&mut reading),
-            serving: serving::serving(&mut reading),
+            serving: serving::serving(&mut reading, &who),
             limits: serving::limits(&mut reading),
-            who: who::who(&mut reading),
+            who,
             modes: who::modes(&mut reading),
-            behind: behind::behind(&mut reading),
-            forwarding: behind::forwarding(&mut reading),
+            behind: behind::behind(&mut reading, &forwarding),
+            forwarding,
             shutdown: serving::shutdown(&mut reading),
-            seen: seen(&mut reading),
-            warnings: Vec::new(),
+            seen: Seen {
+                log: seen::log(&mut reading),
+                access: seen::access(&mut reading),
+                admin_address: seen::admin_address(&mut reading),
+            },
         };
-        reading.end(|warnings| GatewayConfig { warnings, ..config })
+        (config, reading.end())
     }
-}
-
-fn seen(reading: &mut Reading<'_>) -> Seen {
-    let (access_log, access_log_format) = seen::access_log(reading);
-    Seen { log: seen::log(reading), access_log, access_log_format, admin_address: seen::admin_address(reading) }
 }
 
 pub(super) fn port(reading: &mut Reading<'_>) -> u16 {
@@ -112,26 +102,24 @@ mod tests {
     use clap::{Args, Command, FromArgMatches};
 
     use super::*;
+    use crate::process::Problems;
 
     /// Reads a command line and an environment, with a home at `/home/jane`.
     fn read(line: &[&str], environment: &[(&str, &str)]) -> Result<GatewayConfig, Mistakes> {
         let command = Arguments::<Gateway>::augment_args(Command::new("gateway"));
         let matches = command.try_get_matches_from(std::iter::once(&"gateway").chain(line)).unwrap();
         let arguments = Arguments::<Gateway>::from_arg_matches(&matches).unwrap();
-        arguments.read(&|name| match environment.iter().find(|(variable, _)| *variable == name) {
-            Some((_, value)) => Some((*value).to_owned()),
-            None => (name == "HOME").then(|| "/home/jane".to_owned()),
-        })
+        let (config, mistakes) =
+            arguments.read(&|name| match environment.iter().find(|(variable, _)| *variable == name) {
+                Some((_, value)) => Some((*value).to_owned()),
+                None => (name == "HOME").then(|| "/home/jane".to_owned()),
+            });
+        if mistakes.problems == Problems::default() { Ok(config) } else { Err(mistakes) }
     }
 
     fn mistakes(line: &[&str]) -> (String, bool) {
         let mistakes = read(line, &[]).expect_err("refused");
-        (mistakes.to_string(), mistakes.command_line)
-    }
-
-    fn authority() -> String {
-        let key = rcgen::KeyPair::generate().unwrap();
-        rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap().pem()
+        (mistakes.problems.to_string(), mistakes.command_line)
     }
 
     #[test]
@@ -147,7 +135,7 @@ mod tests {
         let relative = [("XDG_STATE_HOME", "state")];
         assert_eq!(data_dir(&relative).unwrap(), PathBuf::from("/home/jane/.local/state/narthex"));
         assert_eq!(
-            data_dir(&[("HOME", "nowhere")]).unwrap_err().to_string(),
+            data_dir(&[("HOME", "nowhere")]).unwrap_err().problems.to_string(),
             "--data-dir: needed, because neither XDG_STATE_HOME nor HOME says where to keep files"
         );
         assert_eq!(read(&["--data-dir=here"], &[]).unwrap().data_dir, PathBuf::from("here"));
@@ -155,21 +143,12 @@ mod tests {
 
     #[test]
     fn everyone_can_connect_only_with_a_certificate_of_the_operator() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-        for name in ["s.crt", "s.key"] {
-            std::fs::write(path(name), "").unwrap();
-        }
-        let certificate = format!("--tls-cert-file={}", path("s.crt"));
-        let key = format!("--tls-private-key-file={}", path("s.key"));
-        let address = |line: &[&str]| read(line, &[]).unwrap().serving.bind_address.to_string();
-        assert_eq!(address(&[]), "127.0.0.1");
-        assert_eq!(address(&[&certificate, &key]), "0.0.0.0");
-        assert_eq!(address(&[&certificate, &key, "--bind-address=::1"]), "::1");
-        let sni = format!("--tls-sni-cert-key={},{}:a.example,*.b.example", path("s.crt"), path("s.key"));
-        assert_eq!(address(&[&sni]), "127.0.0.1");
-        let config = read(&[&sni], &[]).unwrap();
-        assert_eq!(config.serving.sni[0].names, ["a.example", "*.b.example"]);
+        let pair = ["--tls-cert-file=s.crt", "--tls-private-key-file=s.key"];
+        let address = |line: &[&str]| read(line, &[]).unwrap().serving.address.to_string();
+        assert_eq!(address(&[]), "127.0.0.1:6443");
+        assert_eq!(address(&pair), "0.0.0.0:6443");
+        assert_eq!(address(&[pair[0], pair[1], "--bind-address=::1"]), "[::1]:6443");
+        assert_eq!(address(&["--tls-sni-cert-key=s.crt,s.key:a.example"]), "127.0.0.1:6443");
     }
 
     #[test]
@@ -188,25 +167,29 @@ mod tests {
             ("NARTHEX_PORT", "tcp://10.0.0.1:443"),
         ];
         let config = read(&["--secure-port=1"], &environment).unwrap();
-        assert_eq!(config.serving.secure_port, 1);
+        assert_eq!(config.serving.address.port(), 1);
         assert_eq!(config.limits.idle_timeout.as_secs(), 2);
         assert!(!config.who.anonymous);
-        assert_eq!(config.limits.max_connections, Some(3));
+        assert_eq!(config.limits.max_connections, 3);
 
         let mistakes =
             read(&[], &[("NARTHEX_CONFIG", file.to_str().unwrap()), ("NARTHEX_SECURE_PORT", "x")]).unwrap_err();
-        assert_eq!(mistakes.to_string(), "NARTHEX_SECURE_PORT: \"x\": use a whole number");
+        assert_eq!(mistakes.problems.to_string(), "NARTHEX_SECURE_PORT: \"x\": use a whole number");
         assert!(!mistakes.command_line);
     }
 
     #[test]
     fn the_log_level_has_three_names() {
-        let filter = |line: &[&str], environment: &[_]| read(line, environment).unwrap().seen.log.filter;
-        assert_eq!(filter(&["-v", "4"], &[]), "debug");
-        assert_eq!(filter(&["-v=6"], &[]), "trace");
-        assert_eq!(filter(&["--v=2"], &[]), "info");
-        assert_eq!(filter(&["-v4", "--log-level=warn"], &[]), "warn");
-        assert_eq!(filter(&["-v4"], &[("NARTHEX_LOG", "narthex=trace")]), "narthex=trace");
+        let log = |line: &[&str], environment: &[_]| {
+            let log = read(line, environment).unwrap().seen.log;
+            (log.level, log.filter)
+        };
+        assert_eq!(log(&[], &[]), ("info".to_owned(), None));
+        assert_eq!(log(&["-v", "4"], &[]), ("4".to_owned(), None));
+        assert_eq!(log(&["-v=6"], &[]), ("6".to_owned(), None));
+        assert_eq!(log(&["-v4", "--log-level=warn"], &[]), ("warn".to_owned(), None));
+        let filter = [("NARTHEX_LOG", "narthex=trace")];
+        assert_eq!(log(&["-v4"], &filter), ("4".to_owned(), Some("narthex=trace".to_owned())));
     }
 
     #[test]
@@ -246,25 +229,8 @@ mod tests {
                 false,
             ),
             (
-                &["--tls-cert-file=/nowhere/a.crt", "--tls-private-key-file=/dev/null"],
-                "--tls-cert-file: cannot read /nowhere/a.crt (its key is /dev/null): No such file or directory (os error 2)",
-                false,
-            ),
-            (
-                &["--tls-cert-file=/dev/null", "--tls-private-key-file=/nowhere/a.key"],
-                "--tls-private-key-file: cannot read /nowhere/a.key (the key of /dev/null): No such file or directory (os error 2)",
-                false,
-            ),
-            (
                 &["--tls-sni-cert-key=a.crt"],
-                "--tls-sni-cert-key: \"a.crt\": use certificate.crt,key.key or certificate.crt,key.key:name,name",
-                false,
-            ),
-            (&["--client-ca-file=/dev/null"], "--client-ca-file: /dev/null holds no certificate in PEM", false),
-            (&["--token-auth-file=/"], "--token-auth-file: cannot read /: Is a directory (os error 21)", false),
-            (
-                &["--registry-dir=/nowhere"],
-                "--registry-dir: cannot read directory /nowhere: No such file or directory (os error 2)",
+                "--tls-sni-cert-key: \"a.crt\": expected certificate and key separated by a comma: server.crt,server.key",
                 false,
             ),
             (
@@ -337,7 +303,7 @@ mod tests {
 
     #[test]
     fn all_mistakes_at_once() {
-        let (text, command_line) = mistakes(&["--secure-port=x", "--goaway-chance=1", "--registry-dir=/nowhere"]);
+        let (text, command_line) = mistakes(&["--secure-port=x", "--goaway-chance=1", "--tls-cert-file=a.crt"]);
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(command_line);
     }
@@ -346,43 +312,5 @@ mod tests {
     fn what_comes_later_may_be_turned_off() {
         assert!(read(&["--leader-elect=false", "--serve-delegation=false"], &[]).is_ok());
         assert!(read(&["--leader-elect"], &[]).is_err());
-    }
-
-    #[test]
-    fn one_authority_for_clients_and_front_proxies_needs_names() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str, content: String| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, content).unwrap();
-            path.to_str().unwrap().to_owned()
-        };
-        let (shared, other) = (authority(), authority());
-        let client = format!("--client-ca-file={}", file("client.crt", shared.clone()));
-        // Different text, same certificate; and a bundle that only holds it among others.
-        let same = format!("--requestheader-client-ca-file={}", file("same.crt", format!("# comment\n{shared}")));
-        let among = format!("--requestheader-client-ca-file={}", file("among.crt", format!("{other}{shared}")));
-        let distinct = format!("--requestheader-client-ca-file={}", file("distinct.crt", other));
-        for front in [&same, &among] {
-            let (text, _) = mistakes(&[&client, front]);
-            assert!(text.starts_with("--requestheader-client-ca-file: holds an authority that is also in"), "{text}");
-            assert!(read(&[&client, front, "--requestheader-allowed-names=front"], &[]).is_ok());
-        }
-        assert!(read(&[&client, &distinct], &[]).is_ok());
-    }
-
-    #[test]
-    fn secrets_that_everyone_can_read_are_a_warning() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let tokens = folder.path().join("tokens.csv");
-        std::fs::write(&tokens, "secret,jane,1\n").unwrap();
-        let flag = format!("--token-auth-file={}", tokens.display());
-        let warnings = |mode| {
-            std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(mode)).unwrap();
-            read(&[&flag], &[]).unwrap().warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
-        };
-        assert_eq!(warnings(0o640), [""; 0]);
-        let expected = "--token-auth-file: everyone on this machine can read ";
-        assert!(warnings(0o644)[0].starts_with(expected));
     }
 }

@@ -1,64 +1,23 @@
 //! Where the gateway listens, who it is to clients, what they may take of it, and how it ends.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Pair;
+use super::Who;
 use crate::config::reading::Reading;
+use crate::listen::Limits;
+use crate::tls::server::{NamedPair, ServingSettings};
 
 /// Where we listen, and who we are to clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
-    /// Address to bind.
-    pub bind_address: IpAddr,
-    /// Port to bind; 0 takes a free one.
-    pub secure_port: u16,
-    /// The serving certificate; none when we make it ourselves.
-    pub pair: Option<Pair>,
-    /// Further certificates, chosen by the server name a client asks for; the first that fits counts.
-    pub sni: Vec<NamedPair>,
-    /// Oldest TLS version.
-    pub minimum_version: MinimumVersion,
-    /// Go names of the TLS 1.2 suites to offer; empty for all that are safe.
-    pub cipher_suites: Vec<String>,
+    /// Address and port to bind; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// Certificates and what a handshake may agree on. Without `pair` we make the certificate ourselves.
+    pub tls: ServingSettings,
     /// Where a self-made serving certificate is kept, if not in the data directory.
     pub certificate_dir: Option<PathBuf>,
-}
-
-/// A certificate for some server names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedPair {
-    /// The files.
-    pub pair: Pair,
-    /// Names (`*.example.com` too); empty for those in the certificate.
-    pub names: Vec<String>,
-}
-
-/// Oldest TLS version to accept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MinimumVersion {
-    /// TLS 1.2.
-    Tls12,
-    /// TLS 1.3.
-    Tls13,
-}
-
-/// What a client may take of us.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
-    /// Connections at the same time; none for what the limit on open files allows.
-    pub max_connections: Option<usize>,
-    /// Bytes of a header block.
-    pub max_request_header_bytes: usize,
-    /// Time for the TLS handshake.
-    pub handshake_timeout: Duration,
-    /// Time for a header block from its first byte.
-    pub read_header_timeout: Duration,
-    /// Time a connection may be without a request.
-    pub idle_timeout: Duration,
-    /// Streams of one HTTP/2 connection.
-    pub http2_max_streams: u32,
     /// Chance that an HTTP/2 client is asked to connect anew, 0 to 0.02.
     pub goaway_chance: f64,
     /// Who may announce another client address.
@@ -125,7 +84,8 @@ fn same_bits(a: u128, b: u128, bits: u8, width: u8) -> bool {
     bits == 0 || (a ^ b) >> (width - bits) == 0
 }
 
-pub(super) fn serving(reading: &mut Reading<'_>) -> Serving {
+/// Reads the serving flags; the bundles of `who` are part of what a handshake shows.
+pub(super) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
     let pair = reading.pair("tls-cert-file", "tls-private-key-file");
     let self_made = !reading.given("tls-cert-file");
     let default = if self_made { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
@@ -138,40 +98,33 @@ pub(super) fn serving(reading: &mut Reading<'_>) -> Serving {
     if certificate_dir.is_some() && !self_made {
         reading.warning("cert-dir", "not used, because --tls-cert-file names the serving certificate");
     }
-    let minimum_version = match reading.choice("tls-min-version").as_str() {
-        "VersionTLS13" => MinimumVersion::Tls13,
-        _ => MinimumVersion::Tls12,
-    };
     Serving {
-        bind_address: bind_address.unwrap_or(IpAddr::V4(default)),
-        secure_port: super::port(reading),
-        pair: pair.map(|(certificate, key)| Pair { certificate, key }),
-        sni: sni(reading),
-        minimum_version,
-        cipher_suites: reading.list("tls-cipher-suites"),
+        address: SocketAddr::new(bind_address.unwrap_or(IpAddr::V4(default)), super::port(reading)),
+        tls: ServingSettings {
+            pair,
+            named: named_pairs(reading),
+            client_ca: who.client_ca_file.clone(),
+            request_header_ca: who.request_header.ca_file.clone(),
+            request_header_names_given: !who.request_header.allowed_names.is_empty(),
+            min_version: reading.choice("tls-min-version"),
+            cipher_suites: reading.list("tls-cipher-suites"),
+            http2: !reading.switch("disable-http2-serving"),
+        },
         certificate_dir,
+        goaway_chance: reading.fraction("goaway-chance", 0.0, 0.02),
+        proxy_protocol: proxy_protocol(reading),
     }
 }
 
-fn sni(reading: &mut Reading<'_>) -> Vec<NamedPair> {
+fn named_pairs(reading: &mut Reading<'_>) -> Vec<NamedPair> {
     const NAME: &str = "tls-sni-cert-key";
     let mut pairs = Vec::new();
     for text in reading.list(NAME) {
-        let (files, names) = text.split_once(':').unwrap_or((&text, ""));
-        let Some((certificate, key)) = files
-            .split_once(',')
-            .filter(|(certificate, key)| !certificate.is_empty() && !key.is_empty() && !key.contains(','))
-        else {
-            reading.problem(
-                NAME,
-                format_args!("{text:?}: use certificate.crt,key.key or certificate.crt,key.key:name,name"),
-            );
-            continue;
-        };
-        let pair = Pair { certificate: certificate.into(), key: key.into() };
-        reading.check_pair(NAME, NAME, &pair.certificate, &pair.key);
-        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
-        pairs.push(NamedPair { pair, names });
+        match NamedPair::parse(&text) {
+            Ok(pair) => pairs.push(pair),
+            // The parser knows the flag, we know where it was given.
+            Err(problem) => reading.problem(NAME, problem.message),
+        }
     }
     pairs
 }
@@ -180,19 +133,19 @@ pub(super) fn limits(reading: &mut Reading<'_>) -> Limits {
     // Accepted for manifests written for kube-apiserver; a relayed watch ends when its backend says so.
     reading.count("min-request-timeout", u64::from(u32::MAX));
     let streams = u32::try_from(reading.count("http2-max-streams-per-connection", i32::MAX as u64)).unwrap_or_default();
-    let header_bytes = reading.size("max-request-header-bytes");
-    if header_bytes == 0 {
-        reading.problem("max-request-header-bytes", "must be at least 1");
+    let header_bytes = reading.count("max-request-header-bytes", u64::from(u32::MAX));
+    // A request line and a Host are more than this.
+    if header_bytes < 256 && reading.given("max-request-header-bytes") {
+        reading.problem("max-request-header-bytes", "must be at least 256");
     }
+    let connections = reading.size("max-connections");
     Limits {
-        max_connections: Some(reading.size("max-connections")).filter(|connections| *connections > 0),
-        max_request_header_bytes: header_bytes,
+        max_connections: if connections == 0 { usize::MAX } else { connections },
+        max_request_header_bytes: u32::try_from(header_bytes).unwrap_or(u32::MAX),
         handshake_timeout: reading.positive_duration("handshake-timeout"),
         read_header_timeout: reading.positive_duration("read-header-timeout"),
         idle_timeout: reading.positive_duration("idle-timeout"),
         http2_max_streams: if streams == 0 { 250 } else { streams },
-        goaway_chance: reading.fraction("goaway-chance", 0.0, 0.02),
-        proxy_protocol: proxy_protocol(reading),
     }
 }
 

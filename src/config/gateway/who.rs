@@ -1,9 +1,6 @@
 //! How users are known, and what they may.
 
-use std::path::{Path, PathBuf};
-
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
+use std::path::PathBuf;
 
 use crate::config::reading::Reading;
 
@@ -48,28 +45,16 @@ pub enum Mode {
 }
 
 pub(super) fn who(reading: &mut Reading<'_>) -> Who {
-    let client_ca_file = reading.file("client-ca-file");
-    let request_header = request_header(reading);
-    let client = client_ca_file.as_deref().map(|path| authorities(reading, "client-ca-file", path)).unwrap_or_default();
-    let front = request_header.ca_file.as_deref();
-    let front = front.map(|path| authorities(reading, "requestheader-client-ca-file", path)).unwrap_or_default();
-    if request_header.allowed_names.is_empty() && front.iter().any(|authority| client.contains(authority)) {
-        reading.problem(
-            "requestheader-client-ca-file",
-            "holds an authority that is also in --client-ca-file: everyone with a client certificate of it could \
-             pass for any user; give --requestheader-allowed-names, or an authority of its own",
-        );
-    }
     Who {
-        client_ca_file,
-        request_header,
-        token_file: reading.secret_file("token-auth-file"),
+        client_ca_file: reading.path("client-ca-file"),
+        request_header: request_header(reading),
+        token_file: reading.path("token-auth-file"),
         anonymous: reading.switch("anonymous-auth"),
     }
 }
 
 fn request_header(reading: &mut Reading<'_>) -> RequestHeader {
-    let ca_file = reading.file("requestheader-client-ca-file");
+    let ca_file = reading.path("requestheader-client-ca-file");
     let allowed_names = filled(reading, "requestheader-allowed-names");
     let uid_headers = filled(reading, "requestheader-uid-headers");
     if !uid_headers.is_empty() && !uid_headers.iter().any(|header| header.eq_ignore_ascii_case("X-Remote-Uid")) {
@@ -113,23 +98,6 @@ fn header_names(reading: &mut Reading<'_>, name: &str, values: Vec<String>) -> V
         }
     }
     values
-}
-
-/// The certificates of a bundle; a file without any is a mistake.
-fn authorities(reading: &mut Reading<'_>, name: &str, path: &Path) -> Vec<CertificateDer<'static>> {
-    // A file that cannot be read is reported already.
-    let Ok(text) = std::fs::read(path) else { return Vec::new() };
-    match CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>() {
-        Ok(certificates) if certificates.is_empty() => {
-            reading.problem(name, format_args!("{} holds no certificate in PEM", path.display()));
-            certificates
-        }
-        Ok(certificates) => certificates,
-        Err(error) => {
-            reading.problem(name, format_args!("{} is not valid PEM: {error}", path.display()));
-            Vec::new()
-        }
-    }
 }
 
 pub(super) fn modes(reading: &mut Reading<'_>) -> Vec<Mode> {

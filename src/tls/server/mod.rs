@@ -86,11 +86,19 @@ struct Parts {
 
 /// Reads every file and checks every setting; all mistakes at once.
 pub fn load(settings: &ServingSettings) -> Result<Loaded, Problems> {
+    Loaded::of(settings, checked(settings)?, 1)
+}
+
+/// The mistakes that [`load`] would report, except that a serving certificate may still have to be made.
+pub fn check(settings: &ServingSettings) -> Result<(), Problems> {
+    checked(settings).map(drop)
+}
+
+fn checked(settings: &ServingSettings) -> Result<Parts, Problems> {
     let (parts, mut problems) = Parts::read(settings, &Parts::default(), UnixTime::now());
     // Asked for here so that a wrong cipher is reported beside a missing file.
     problems.0.extend(protocol::Protocol::of(settings).err().into_iter().flat_map(|it| it.0));
-    problems.or(())?;
-    Loaded::of(settings, parts, 1)
+    problems.or(parts)
 }
 
 impl Loaded {
