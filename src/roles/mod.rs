@@ -4,6 +4,7 @@ pub mod check;
 pub mod cli;
 mod completion;
 pub mod pki;
+pub mod quickstart;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

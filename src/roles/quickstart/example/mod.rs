@@ -1,0 +1,118 @@
+//! A small real extension API, to stand behind the gateway of `narthex quickstart`.
+//!
+//! Group `example.narthex.dev`: namespaced `greetings` in `v1`, cluster-scoped `doors` in `v1alpha1`, kept
+//! in memory. It believes what the front proxy says about the user, and nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+mod accept;
+mod delete;
+mod discovery;
+mod failure;
+mod object;
+mod openapi;
+mod options;
+mod ownership;
+mod patch;
+mod read;
+mod request;
+mod resource;
+mod selector;
+mod serve;
+mod store;
+mod view;
+mod watch;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+pub use serve::serve;
+
+/// Changes a watcher may be behind before it must begin anew.
+const HISTORY: usize = 1024;
+/// As kube-apiserver's watch cache: about once a minute.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// The objects and documents of the example API; clones share them.
+#[derive(Clone)]
+pub struct ExampleApi(Arc<Api>);
+
+struct Api {
+    store: Arc<store::Store>,
+    discovery: discovery::Document,
+    openapi_index: discovery::Document,
+    /// In the order of [`resource::RESOURCES`].
+    openapi: Vec<discovery::Document>,
+    bookmark_every: Duration,
+}
+
+impl ExampleApi {
+    /// With the objects that are there from the start.
+    ///
+    /// Versions count on from the seconds of the clock, so that a watcher of an earlier process is told
+    /// that its version is too old rather than left waiting for it.
+    pub fn new() -> ExampleApi {
+        let seconds = jiff::Timestamp::now().as_second();
+        ExampleApi::with(u64::try_from(seconds).unwrap_or(1), HISTORY, BOOKMARK_EVERY)
+    }
+
+    fn with(revision: u64, history: usize, bookmark_every: Duration) -> ExampleApi {
+        let store = Arc::new(store::Store::new(revision, history));
+        for (resource, namespace, name, labels, spec) in first_objects() {
+            let key = (resource.plural, namespace.to_owned(), name.to_owned());
+            let object = first_object(resource, namespace, name, &labels, &spec);
+            let Ok(_) = store.change::<std::convert::Infallible>(&key, false, |_| Ok(store::Outcome::Put(object)));
+        }
+        let openapi: Vec<_> =
+            resource::RESOURCES.iter().map(|one| discovery::Document::new(&openapi::document(one))).collect();
+        ExampleApi(Arc::new(Api {
+            store,
+            discovery: discovery::Document::new(&discovery::aggregated()),
+            openapi_index: discovery::Document::new(&openapi::index(resource::RESOURCES.iter().zip(&openapi))),
+            openapi,
+            bookmark_every,
+        }))
+    }
+}
+
+impl Default for ExampleApi {
+    fn default() -> ExampleApi {
+        ExampleApi::new()
+    }
+}
+
+type First = (&'static resource::Resource, &'static str, &'static str, Value, Value);
+
+fn first_objects() -> [First; 5] {
+    let [greetings, doors] = &resource::RESOURCES;
+    let greeting = |message, language| json!({"message": message, "language": language});
+    [
+        (greetings, "default", "hello", json!({"tone": "warm"}), greeting("Hello, and welcome in", "en")),
+        (greetings, "default", "kalimera", json!({"tone": "warm"}), greeting("Καλημέρα", "el")),
+        (greetings, "default", "moin", json!({"tone": "short"}), greeting("Moin", "nds")),
+        (doors, "", "nave", json!({}), json!({"leadsTo": "the nave", "open": true})),
+        (doors, "", "street", json!({}), json!({"leadsTo": "the street", "open": false})),
+    ]
+}
+
+fn first_object(resource: &resource::Resource, namespace: &str, name: &str, labels: &Value, spec: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": resource.group_version(), "kind": resource.kind,
+        "metadata": {"name": name, "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": object::now(), "generation": 1},
+        "spec": spec, "status": {"createdBy": "narthex quickstart"},
+    });
+    if !namespace.is_empty() {
+        object::set_metadata(&mut object, "namespace", Some(json!(namespace)));
+    }
+    if labels.as_object().is_some_and(|labels| !labels.is_empty()) {
+        object::set_metadata(&mut object, "labels", Some(labels.clone()));
+    }
+    let mut owners = ownership::Ownership::default();
+    owners.updated(resource, "narthex", None, &object);
+    owners.write(&mut object);
+    object
+}

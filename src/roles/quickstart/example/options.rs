@@ -1,0 +1,279 @@
+//! What the query string of a request says (`ListOptions`, `CreateOptions` and their kin).
+
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use super::failure::{self, FieldError};
+use super::selector::Selector;
+use crate::kubeapi::Status;
+
+/// The parameters of a query string, in their order.
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(super) fn parse(query: &str) -> Query {
+        let decode = |text: &str| {
+            let text = text.replace('+', " ");
+            percent_decode_str(&text).decode_utf8_lossy().into_owned()
+        };
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        Query(
+            pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(k, v)| (decode(k), decode(v))).collect(),
+        )
+    }
+
+    /// The first value of `name`, or nothing.
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+
+    /// All values of `name`.
+    pub(super) fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// As `k8s.io/apimachinery/pkg/runtime` reads flags: present and neither `0` nor `false`.
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        self.all(name).next().map(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
+    }
+
+    fn number(&self, name: &str) -> Result<u64, Status> {
+        match self.get(name) {
+            "" => Ok(0),
+            text => text
+                .parse::<i64>()
+                .map(|number| u64::try_from(number).unwrap_or(0))
+                .map_err(|_| failure::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
+        }
+    }
+}
+
+/// `metav1.ListOptions`.
+pub(super) struct ListOptions {
+    pub(super) selector: Selector,
+    pub(super) limit: usize,
+    pub(super) continue_token: String,
+    pub(super) version: Version,
+    pub(super) watch: bool,
+    pub(super) bookmarks: bool,
+    /// Zero when not given.
+    pub(super) timeout: Duration,
+    /// `sendInitialEvents`: a watch that begins with what is there and tells when that is through.
+    pub(super) initial_events: Option<bool>,
+}
+
+/// `resourceVersion` and `resourceVersionMatch` together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// Not given.
+    Latest,
+    /// `0`.
+    Any,
+    NotOlderThan(u64),
+    Exact(u64),
+}
+
+impl ListOptions {
+    pub(super) fn read(query: &Query) -> Result<ListOptions, Status> {
+        let watch = query.flag("watch").unwrap_or(false);
+        let initial_events = query.flag("sendInitialEvents");
+        let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
+        let limit = usize::try_from(query.number("limit")?).unwrap_or(usize::MAX);
+        let continue_token = query.get("continue").to_owned();
+        let errors = wrong_versions(watch, initial_events, version, matching, !continue_token.is_empty());
+        if !errors.is_empty() {
+            return Err(failure::invalid_options("ListOptions", errors));
+        }
+        if !continue_token.is_empty() && !matches!(version, "" | "0") {
+            return Err(failure::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let version = match version {
+            "" => Version::Latest,
+            "0" => Version::Any,
+            text => {
+                let revision = parse_version(text)?;
+                // Upstream reads a limited list at exactly the version given, unless told otherwise.
+                let exact = matching == "Exact" || (matching.is_empty() && limit > 0 && !watch);
+                if exact { Version::Exact(revision) } else { Version::NotOlderThan(revision) }
+            }
+        };
+        Ok(ListOptions {
+            selector: Selector::parse(query.get("labelSelector"), query.get("fieldSelector"))?,
+            limit,
+            continue_token,
+            version,
+            watch,
+            bookmarks: query.flag("allowWatchBookmarks").unwrap_or(false),
+            timeout: Duration::from_secs(query.number("timeoutSeconds")?),
+            initial_events,
+        })
+    }
+}
+
+/// `pkg/apis/meta/internalversion/validation`, `ValidateListOptions`.
+fn wrong_versions(
+    watch: bool,
+    initial_events: Option<bool>,
+    version: &str,
+    matching: &str,
+    continued: bool,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut forbid = |field, why| errors.push(FieldError::forbidden(field, why));
+    if watch {
+        if initial_events.is_some() && matching != "NotOlderThan" {
+            forbid("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        }
+        if initial_events.is_none() && !matching.is_empty() {
+            forbid(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
+        }
+        if continued && !matching.is_empty() {
+            forbid("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided");
+        }
+        if !matches!(matching, "" | "NotOlderThan") {
+            errors.push(FieldError::not_supported("resourceVersionMatch", matching, "NotOlderThan"));
+        }
+    } else {
+        if initial_events.is_some() {
+            forbid("sendInitialEvents", "sendInitialEvents is forbidden for list");
+        }
+        if !matching.is_empty() && version.is_empty() {
+            forbid("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !matching.is_empty() && continued {
+            forbid("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided");
+        }
+        if matching == "Exact" && version == "0" {
+            forbid("resourceVersionMatch", "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+        if !matches!(matching, "" | "Exact" | "NotOlderThan") {
+            errors.push(FieldError::not_supported("resourceVersionMatch", matching, "Exact\", \"NotOlderThan"));
+        }
+    }
+    errors
+}
+
+/// A `resourceVersion` as the number it is.
+pub(super) fn parse_version(text: &str) -> Result<u64, Status> {
+    text.parse().map_err(|_| {
+        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+        failure::bad_request(format!("resourceVersion: Invalid value: {text:?}: {why}"))
+    })
+}
+
+/// `metav1.CreateOptions`, `UpdateOptions` and `PatchOptions`.
+pub(super) struct WriteOptions {
+    pub(super) dry_run: bool,
+    pub(super) manager: String,
+    pub(super) validation: FieldValidation,
+    pub(super) force: bool,
+}
+
+/// What happens about fields that do not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+impl WriteOptions {
+    /// `kind` is `CreateOptions` or its like; `apply` says whether this is server-side apply, which must
+    /// name its manager and alone may use force.
+    pub(super) fn read(query: &Query, kind: &str, user_agent: &str, apply: bool) -> Result<WriteOptions, Status> {
+        let mut errors = Vec::new();
+        let mut manager = query.get("fieldManager").to_owned();
+        if manager.is_empty() && apply {
+            errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+        }
+        if manager.len() > 128 {
+            errors.push(FieldError::too_long("fieldManager", 128));
+        }
+        let force = query.flag("force");
+        if force.is_some() && !apply {
+            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+        }
+        let validation = match query.get("fieldValidation") {
+            "Ignore" => FieldValidation::Ignore,
+            "" | "Warn" => FieldValidation::Warn,
+            "Strict" => FieldValidation::Strict,
+            other => {
+                errors.push(FieldError::not_supported("fieldValidation", other, "Ignore\", \"Strict\", \"Warn"));
+                FieldValidation::Warn
+            }
+        };
+        let dry_run = dry_run(query.all("dryRun"), &mut errors);
+        if !errors.is_empty() {
+            return Err(failure::invalid_options(kind, errors));
+        }
+        if manager.is_empty() {
+            // As upstream: the program's name, from the beginning of its User-Agent.
+            manager = user_agent.split('/').next().unwrap_or_default().chars().take(32).collect();
+        }
+        Ok(WriteOptions { dry_run, manager, validation, force: force.unwrap_or(false) })
+    }
+}
+
+/// Whether a `dryRun` says `All`; what it may not say goes to `errors`.
+pub(super) fn dry_run<'q>(values: impl Iterator<Item = &'q str>, errors: &mut Vec<FieldError>) -> bool {
+    let mut asked = false;
+    for value in values {
+        asked = true;
+        if value != "All" {
+            errors.push(FieldError::not_supported("dryRun", value, "All"));
+        }
+    }
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(query: &str) -> Result<ListOptions, Status> {
+        ListOptions::read(&Query::parse(query))
+    }
+
+    #[test]
+    fn queries_are_decoded() {
+        let query = Query::parse("labelSelector=a%3Db%2Cc+in+%28d%29&watch=&x&dryRun=All&dryRun=All&follow=False");
+        assert_eq!(query.get("labelSelector"), "a=b,c in (d)");
+        assert_eq!((query.flag("watch"), query.flag("follow"), query.flag("none")), (Some(true), Some(false), None));
+        assert_eq!(query.all("dryRun").count(), 2);
+    }
+
+    #[test]
+    fn versions_and_their_match() {
+        let version = |query: &str| list(query).map(|options| options.version).map_err(|status| status.code);
+        assert_eq!(version(""), Ok(Version::Latest));
+        assert_eq!(version("resourceVersion=0"), Ok(Version::Any));
+        assert_eq!(version("resourceVersion=7"), Ok(Version::NotOlderThan(7)));
+        assert_eq!(version("resourceVersion=7&limit=2"), Ok(Version::Exact(7)));
+        assert_eq!(version("resourceVersion=7&resourceVersionMatch=Exact"), Ok(Version::Exact(7)));
+        assert_eq!(version("resourceVersion=x"), Err(400));
+        assert_eq!(version("resourceVersionMatch=Exact"), Err(422));
+        assert_eq!(version("watch=1&sendInitialEvents=true"), Err(422));
+        assert_eq!(version("sendInitialEvents=true"), Err(422));
+        assert_eq!(version("limit=x"), Err(400));
+    }
+
+    #[test]
+    fn the_manager_is_the_program_unless_named() {
+        let read =
+            |query: &str, apply| WriteOptions::read(&Query::parse(query), "PatchOptions", "kubectl/v1.36", apply);
+        assert_eq!(read("", false).unwrap().manager, "kubectl");
+        assert_eq!(read("fieldManager=ann", true).unwrap().manager, "ann");
+        let status = read("", true).err().unwrap();
+        assert_eq!(
+            status.message,
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch"
+        );
+        assert_eq!(read("force=true", false).err().map(|status| status.code), Some(422));
+        assert!(read("dryRun=All", false).unwrap().dry_run);
+        assert!(read("dryRun=Some", false).is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! JSON patch and merge patch, with the bounds that keep a small patch from making a huge object.
+
+use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
+
+use super::failure;
+use crate::kubeapi::Status;
+
+/// kube-apiserver's limit (`maxJSONPatchOperations`).
+const MAX_OPERATIONS: usize = 10_000;
+/// Bytes that `copy` and `move` may handle in sum: `copy` of the whole into itself doubles it every time.
+const MAX_MOVED_BYTES: usize = 3 * 1024 * 1024;
+/// Steps from the root that a patch may reach; deeper values overflow the stack of whoever walks them.
+const MAX_DEPTH: usize = 100;
+
+/// How the body of a PATCH is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PatchKind {
+    Json,
+    Merge,
+    Apply,
+}
+
+impl PatchKind {
+    /// From the `Content-Type`, parameters aside. 415 for what we lack: as with custom resources, that
+    /// includes the strategic merge patch.
+    pub(super) fn of(content_type: &str) -> Result<PatchKind, Status> {
+        match content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+            "application/json-patch+json" => Ok(PatchKind::Json),
+            "application/merge-patch+json" => Ok(PatchKind::Merge),
+            "application/apply-patch+yaml" => Ok(PatchKind::Apply),
+            _ => Err(failure::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+            )),
+        }
+    }
+}
+
+/// `current` after the JSON patch in `body` (RFC 6902).
+pub(super) fn json_patch(current: &Value, body: &[u8]) -> Result<Value, Status> {
+    let Patch(operations) =
+        serde_json::from_slice(body).map_err(|error| failure::bad_request(format!("error decoding patch: {error}")))?;
+    if operations.len() > MAX_OPERATIONS {
+        let count = operations.len();
+        let message = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}");
+        return Err(failure::too_large(message));
+    }
+    let mut patched = current.clone();
+    let mut budget = MAX_MOVED_BYTES;
+    for operation in &operations {
+        let mut depth = operation.path().count();
+        let from = match operation {
+            PatchOperation::Copy(copy) => Some(&copy.from),
+            PatchOperation::Move(moved) => Some(&moved.from),
+            _ => None,
+        };
+        if let Some(value) = from.and_then(|from| from.resolve(&patched).ok()) {
+            depth += measure(value, &mut budget);
+        }
+        if budget == 0 || depth > 2 * MAX_DEPTH || operation.path().count() > MAX_DEPTH {
+            return Err(failure::too_large("Request entity too large: the JSON patch moves or nests too much"));
+        }
+        // Without undo: `patched` is thrown away when an operation fails.
+        json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation))
+            .map_err(|error| failure::patch_does_not_apply(error.kind.to_string()))?;
+    }
+    Ok(patched)
+}
+
+/// `current` after the merge patch in `body` (RFC 7396).
+pub(super) fn merge_patch(current: &Value, body: &[u8]) -> Result<Value, Status> {
+    let patch: Value =
+        serde_json::from_slice(body).map_err(|error| failure::bad_request(format!("error decoding patch: {error}")))?;
+    let mut patched = current.clone();
+    json_patch::merge(&mut patched, &patch);
+    Ok(patched)
+}
+
+/// How deep `value` is; takes its rough size off `budget` and stops when that is used up.
+fn measure(value: &Value, budget: &mut usize) -> usize {
+    *budget = budget.saturating_sub(8 + value.as_str().map_or(0, str::len));
+    let mut deepest = 0;
+    match value {
+        Value::Array(values) => {
+            for value in values {
+                if *budget == 0 {
+                    break;
+                }
+                deepest = deepest.max(measure(value, budget));
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if *budget == 0 {
+                    break;
+                }
+                *budget = budget.saturating_sub(name.len());
+                deepest = deepest.max(measure(value, budget));
+            }
+        }
+        _ => {}
+    }
+    deepest + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn patches_do_what_their_documents_say() {
+        let current = json!({"spec": {"message": "hi", "language": "en"}});
+        let body = br#"[{"op": "test", "path": "/spec/message", "value": "hi"},
+            {"op": "replace", "path": "/spec/message", "value": "hello"}, {"op": "remove", "path": "/spec/language"}]"#;
+        assert_eq!(json_patch(&current, body).unwrap(), json!({"spec": {"message": "hello"}}));
+        let body = br#"{"spec": {"message": null, "to": ["ann"]}}"#;
+        assert_eq!(merge_patch(&current, body).unwrap(), json!({"spec": {"language": "en", "to": ["ann"]}}));
+    }
+
+    #[test]
+    fn a_patch_that_does_not_apply_is_422_and_one_that_is_no_patch_400() {
+        let code = |body: &[u8]| json_patch(&json!({"a": 1}), body).unwrap_err().code;
+        assert_eq!(code(br#"[{"op": "test", "path": "/a", "value": 2}]"#), 422);
+        assert_eq!(code(br#"[{"op": "remove", "path": "/b"}]"#), 422);
+        assert_eq!(code(br#"[{"op": "move", "from": "", "path": "/a/b"}]"#), 422);
+        assert_eq!(code(br#"{"op": "remove"}"#), 400);
+        assert_eq!(code(b"[{"), 400);
+    }
+
+    #[test]
+    fn small_patches_cannot_make_huge_or_deep_objects() {
+        let code = |operations: Vec<Value>| {
+            json_patch(&json!({"x": "0123456789"}), Value::Array(operations).to_string().as_bytes()).unwrap_err().code
+        };
+        let doubling = (0..60).map(|n| json!({"op": "copy", "from": "", "path": format!("/y{n}")})).collect();
+        assert_eq!(code(doubling), 413);
+        let nesting = (0..3000)
+            .flat_map(|_| {
+                [
+                    json!({"op": "add", "path": "/y", "value": {}}),
+                    json!({"op": "move", "from": "/x", "path": "/y/x"}),
+                    json!({"op": "move", "from": "/y", "path": "/x"}),
+                ]
+            })
+            .collect();
+        assert_eq!(code(nesting), 413);
+        assert_eq!(code(vec![json!({"op": "remove", "path": "/x"}); 10_001]), 413);
+    }
+}

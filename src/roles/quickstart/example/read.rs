@@ -1,0 +1,139 @@
+//! The verbs that change nothing: get, list, and the beginning of a watch.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+
+use super::failure;
+use super::object;
+use super::options::{ListOptions, Version};
+use super::request::{Call, Target};
+use super::store::OutOfReach;
+use super::view::View;
+use super::watch::Watch;
+use crate::kubeapi::Status;
+
+/// `get` of one object.
+pub(super) fn get(call: &Call<'_>, target: &Target, name: &str) -> Result<Value, Status> {
+    let view = View::negotiate(call.headers, &call.query, false)?;
+    if !matches!(call.query.get("resourceVersion"), "" | "0") {
+        let asked = super::options::parse_version(call.query.get("resourceVersion"))?;
+        let current = *call.api.store.latest().borrow();
+        if asked > current {
+            return Err(failure::from_the_future(asked, current));
+        }
+    }
+    let found = call.api.store.get(&target.key(name));
+    let found = found.ok_or_else(|| failure::not_found(target.resource, name))?;
+    Ok(view.one(target.resource, &found))
+}
+
+/// `list`, of a namespace or of all, a page at a time when asked so.
+pub(super) fn list(call: &Call<'_>, target: &Target, options: &ListOptions) -> Result<Value, Status> {
+    let view = View::negotiate(call.headers, &call.query, true)?;
+    let page = match options.continue_token.as_str() {
+        "" => None,
+        token => Some(Page::read(token)?),
+    };
+    let current = *call.api.store.latest().borrow();
+    let at = match (&page, options.version) {
+        (Some(page), _) => Some(page.revision),
+        (None, Version::Latest | Version::Any) => None,
+        (None, Version::NotOlderThan(revision)) if revision > current => {
+            return Err(failure::from_the_future(revision, current));
+        }
+        (None, Version::NotOlderThan(_)) => None,
+        (None, Version::Exact(revision)) => Some(revision),
+    };
+    let snapshot = call.api.store.list(target.resource.plural, target.namespace.as_deref(), at);
+    let snapshot = snapshot.map_err(|out_of_reach| match out_of_reach {
+        OutOfReach::TooOld { .. } if page.is_some() => failure::expired(
+            "The provided continue parameter is too old to display a consistent list result. You must start a new \
+             list without the continue parameter.",
+        ),
+        OutOfReach::TooOld { .. } => failure::expired("The resourceVersion for the provided list is too old."),
+        OutOfReach::Future { current } => failure::from_the_future(at.unwrap_or(current), current),
+    })?;
+    let mut objects = snapshot.objects;
+    if let Some(page) = &page {
+        let start =
+            objects.partition_point(|one| (object::namespace(one), object::name(one)) <= (&page.namespace, &page.name));
+        objects.drain(..start);
+    }
+    objects.retain(|one| options.selector.matches(one));
+    let mut metadata = json!({"resourceVersion": snapshot.revision.to_string()});
+    if options.limit > 0 && objects.len() > options.limit {
+        let remaining = objects.len() - options.limit;
+        objects.truncate(options.limit);
+        if let Some(last) = objects.last() {
+            metadata["continue"] = json!(Page::after(snapshot.revision, last).write());
+        }
+        if options.selector.is_empty() {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+    }
+    Ok(view.many(target.resource, &objects, &metadata))
+}
+
+/// `watch`: from here on the stream tells.
+pub(super) fn watch(call: &Call<'_>, target: &Target, options: ListOptions) -> Result<Watch, Status> {
+    let view = View::negotiate(call.headers, &call.query, false)?;
+    Ok(Watch::begin(
+        call.api.store.clone(),
+        target.resource,
+        target.namespace.clone(),
+        options,
+        view,
+        call.api.bookmark_every,
+        call.drain.clone(),
+    ))
+}
+
+/// Where the next page of a list begins: after this object, as things were at this revision.
+struct Page {
+    revision: u64,
+    namespace: String,
+    name: String,
+}
+
+impl Page {
+    fn after(revision: u64, last: &Value) -> Page {
+        Page { revision, namespace: object::namespace(last).into(), name: object::name(last).into() }
+    }
+
+    /// Opaque to clients; the form is upstream's.
+    fn write(&self) -> String {
+        let start = format!("{}/{}\0", self.namespace, self.name);
+        let token = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": start});
+        URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn read(token: &str) -> Result<Page, Status> {
+        let wrong = |why: &str| failure::bad_request(format!("continue key is not valid: {why}"));
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| wrong(&error.to_string()))?;
+        let token: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&error.to_string()))?;
+        if token["v"] != "meta.k8s.io/v1" {
+            return Err(wrong("server does not recognize this encoded version"));
+        }
+        let start = token["start"].as_str().and_then(|start| start.strip_suffix('\0')?.split_once('/'));
+        let (Some(revision), Some((namespace, name))) = (token["rv"].as_u64(), start) else {
+            return Err(wrong("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+        };
+        Ok(Page { revision, namespace: namespace.into(), name: name.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_token_comes_back_as_it_went() {
+        let token = Page::after(7, &json!({"metadata": {"name": "b", "namespace": "a"}})).write();
+        let page = Page::read(&token).unwrap();
+        assert_eq!((page.revision, page.namespace.as_str(), page.name.as_str()), (7, "a", "b"));
+        for wrong in ["", "x!", "e30", &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":-1,"start":"a"}"#)] {
+            assert_eq!(Page::read(wrong).err().map(|status| status.code), Some(400), "{wrong}");
+        }
+    }
+}

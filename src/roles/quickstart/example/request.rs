@@ -1,0 +1,294 @@
+//! One request: learn what it asks, let the verb decide, answer.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, USER_AGENT, VARY, WARNING};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody};
+use percent_encoding::percent_decode_str;
+use serde_json::Value;
+
+use super::accept::Wish;
+use super::discovery::{self, Document};
+use super::options::{ListOptions, Query};
+use super::resource::{GROUP, RESOURCES, Resource};
+use super::store::Key;
+use super::watch::Watch;
+use super::write::Written;
+use super::{Api, delete, failure, read, write};
+use crate::kubeapi::Status;
+use crate::message::BodyError;
+use crate::process::Drain;
+
+/// kube-apiserver's limit of a request's body.
+const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// An answer; may go to any thread.
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// A request for objects, as the verbs see it.
+pub(super) struct Call<'c> {
+    pub(super) api: &'c Api,
+    pub(super) drain: &'c Drain,
+    pub(super) headers: &'c HeaderMap,
+    pub(super) query: Query,
+    pub(super) body: Bytes,
+    /// Who asks, as the front proxy says.
+    pub(super) user: String,
+}
+
+impl Call<'_> {
+    pub(super) fn user_agent(&self) -> &str {
+        self.headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    pub(super) fn content_type(&self) -> &str {
+        self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+/// Which objects a path names.
+pub(super) struct Target {
+    pub(super) resource: &'static Resource,
+    /// `None` for cluster-scoped objects, and for all namespaces.
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+}
+
+impl Target {
+    /// Where the object `name` lies.
+    pub(super) fn key(&self, name: &str) -> Key {
+        (self.resource.plural, self.namespace.clone().unwrap_or_default(), name.to_owned())
+    }
+
+    /// `namespaces/<ns>/greetings[/<name>]`, `greetings`, `doors[/<name>]` below the version.
+    fn parse(version: &str, rest: &[&str]) -> Option<Target> {
+        let (namespace, rest) = match rest {
+            ["namespaces", namespace, rest @ ..] if !namespace.is_empty() => (Some((*namespace).to_owned()), rest),
+            rest => (None, rest),
+        };
+        let (plural, name) = match rest {
+            [plural] => (plural, None),
+            [plural, name] => (plural, Some((*name).to_owned())),
+            _ => return None,
+        };
+        let resource = RESOURCES.iter().find(|one| one.version == version && one.plural == *plural)?;
+        let placed = namespace.is_some() == resource.namespaced || (name.is_none() && namespace.is_none());
+        placed.then_some(Target { resource, namespace, name })
+    }
+}
+
+/// Answers `request`, which came from the front proxy.
+pub(super) async fn answer<B>(api: &Api, drain: &Drain, request: Request<B>) -> Answer
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BodyError>>,
+{
+    let (head, body) = request.into_parts();
+    let path: Vec<String> = head
+        .uri
+        .path()
+        .trim_matches('/')
+        .split('/')
+        .map(|segment| percent_decode_str(segment).decode_utf8_lossy().into_owned())
+        .collect();
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    let query = Query::parse(head.uri.query().unwrap_or_default());
+    let (["apis", GROUP, version, objects @ ..], false) = (&path[..], path.len() < 4) else {
+        return document(api, &head.method, &path, &head.headers);
+    };
+    let Some(target) = Target::parse(version, objects) else { return refuse(&failure::no_such_path()) };
+    let Some(user) = user(&head.headers) else { return refuse(&failure::unauthorized()) };
+    let body = match read_bytes(body).await {
+        Ok(body) => body,
+        Err(status) => return refuse(&status),
+    };
+    let call = Call { api, drain, headers: &head.headers, query, body, user };
+    decide(&call, &target, &head.method).unwrap_or_else(|status| refuse(&status))
+}
+
+/// The verbs.
+fn decide(call: &Call<'_>, target: &Target, method: &Method) -> Result<Answer, Status> {
+    let everywhere = target.resource.namespaced && target.namespace.is_none();
+    match (method, &target.name) {
+        (&Method::GET | &Method::HEAD, Some(name)) => Ok(reply(StatusCode::OK, &read::get(call, target, name)?)),
+        (&Method::GET | &Method::HEAD, None) => {
+            let options = ListOptions::read(&call.query)?;
+            if options.watch && method == Method::GET {
+                return Ok(stream(read::watch(call, target, options)?));
+            }
+            Ok(reply(StatusCode::OK, &read::list(call, target, &options)?))
+        }
+        (&Method::POST, None) if !everywhere => written(call, target, &write::create(call, target)?),
+        (&Method::PUT, Some(name)) => written(call, target, &write::update(call, target, name)?),
+        (&Method::PATCH, Some(name)) => written(call, target, &write::patch(call, target, name)?),
+        (&Method::DELETE, Some(name)) => Ok(reply(StatusCode::OK, &delete::delete(call, target, name)?)),
+        (&Method::DELETE, None) if !everywhere => {
+            let options = ListOptions::read(&call.query)?;
+            Ok(reply(StatusCode::OK, &delete::delete_collection(call, target, &options)?))
+        }
+        _ => Err(failure::method_not_allowed()),
+    }
+}
+
+/// What is not an object: health, version, discovery, OpenAPI.
+fn document(api: &Api, method: &Method, path: &[&str], headers: &HeaderMap) -> Answer {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return refuse(&failure::method_not_allowed());
+    }
+    let of_version = |version: &str| RESOURCES.iter().position(|resource| resource.version == version);
+    match path {
+        ["healthz" | "livez" | "readyz"] => {
+            let mut answer = Response::new(full(Bytes::from_static(b"ok")));
+            answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+            answer
+        }
+        ["version"] => reply(StatusCode::OK, &discovery::version()),
+        ["apis"] => {
+            let aggregated = |wish: &Wish| {
+                wish.is_json()
+                    && wish.parameter("g") == "apidiscovery.k8s.io"
+                    && wish.parameter("v") == "v2"
+                    && wish.parameter("as") == "APIGroupDiscoveryList"
+            };
+            // As upstream: the first wish that we can grant, and anything that is not the aggregated form is
+            // the old one, whatever its parameters.
+            match Wish::all(headers).iter().find(|wish| wish.is_json()) {
+                Some(wish) if aggregated(wish) => cached(&api.discovery, discovery::AGGREGATED, headers),
+                Some(wish) if wish.parameter("as").is_empty() => reply(StatusCode::OK, &discovery::groups()),
+                _ if Wish::all(headers).iter().any(aggregated) => {
+                    cached(&api.discovery, discovery::AGGREGATED, headers)
+                }
+                _ => reply(StatusCode::OK, &discovery::groups()),
+            }
+        }
+        ["apis", GROUP] => reply(StatusCode::OK, &discovery::group()),
+        ["apis", GROUP, version] => match of_version(version) {
+            Some(at) => reply(StatusCode::OK, &discovery::resources(&RESOURCES[at])),
+            None => refuse(&failure::no_such_path()),
+        },
+        ["openapi", "v3"] => cached(&api.openapi_index, "application/json", headers),
+        // A stale `hash` is not redirected to the current one as kube-apiserver does: behind an aggregator
+        // that refuses redirects the client would see 502.
+        ["openapi", "v3", "apis", GROUP, version] => match of_version(version) {
+            Some(at) => cached(&api.openapi[at], "application/json", headers),
+            None => refuse(&failure::no_such_path()),
+        },
+        _ => refuse(&failure::no_such_path()),
+    }
+}
+
+/// The user the front proxy names; none, and none twice, is nobody.
+fn user(headers: &HeaderMap) -> Option<String> {
+    let mut names = headers.get_all("x-remote-user").iter();
+    let (Some(name), None) = (names.next(), names.next()) else { return None };
+    let name = std::str::from_utf8(name.as_bytes()).ok()?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+async fn read_bytes<B>(body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BodyError>>,
+{
+    let limited = std::pin::pin!(Limited::new(body, MAX_BODY_BYTES));
+    match tokio::time::timeout(BODY_TIMEOUT, limited.collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            Err(failure::too_large(format!("Request entity too large: limit is {MAX_BODY_BYTES}")))
+        }
+        Ok(Err(_)) => Err(failure::bad_request("the body of the request broke off")),
+        Err(_) => Err(failure::bad_request("the body of the request did not come in time")),
+    }
+}
+
+/// The body as JSON or YAML; 415 when it says it is neither.
+pub(super) fn read_body(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
+    match call.content_type().split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        "" | "application/json" => read_json(call, target),
+        "application/yaml" => read_yaml(call, target),
+        _ => Err(failure::unsupported_media_type("application/json, application/yaml")),
+    }
+}
+
+/// The body of an apply patch. JSON is YAML, and kubectl sends it so: the JSON parser is quicker.
+pub(super) fn read_apply(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
+    read_json(call, target).or_else(|_| read_yaml(call, target))
+}
+
+fn read_json(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
+    serde_json::from_slice(&call.body).map_err(|error| unrecognized(target, "json", &error.to_string()))
+}
+
+fn read_yaml(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
+    let text = std::str::from_utf8(&call.body).map_err(|error| unrecognized(target, "yaml", &error.to_string()))?;
+    serde_saphyr::from_str(text).map_err(|error| unrecognized(target, "yaml", &error.to_string()))
+}
+
+fn unrecognized(target: &Target, form: &str, why: &str) -> Status {
+    let kind = target.resource.kind;
+    failure::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {form} parse error: \
+         {why}"
+    ))
+}
+
+fn written(call: &Call<'_>, target: &Target, written: &Written) -> Result<Answer, Status> {
+    let view = super::view::View::negotiate(call.headers, &call.query, false)?;
+    let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+    let mut answer = reply(code, &view.one(target.resource, &written.object));
+    // Bounded: who sends a thousand fields that do not exist learns of the first.
+    for warning in written.warnings.iter().filter(|warning| warning.len() <= 256).take(16) {
+        let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            answer.headers_mut().append(WARNING, value);
+        }
+    }
+    Ok(answer)
+}
+
+fn stream(watch: Watch) -> Answer {
+    let lines = futures_util::stream::unfold(watch, |mut watch| async move {
+        let lines = watch.next().await?;
+        Some((Ok(Frame::data(lines)), watch))
+    });
+    let mut answer = Response::new(StreamBody::new(lines).boxed_unsync());
+    answer.headers_mut().insert(CONTENT_TYPE, JSON);
+    answer
+}
+
+fn cached(document: &Document, content_type: &'static str, headers: &HeaderMap) -> Answer {
+    let known = headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == document.tag.as_bytes());
+    let mut answer = Response::new(full(if known { Bytes::new() } else { document.bytes.clone() }));
+    if known {
+        *answer.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(VARY, HeaderValue::from_name(ACCEPT));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    if let Ok(tag) = HeaderValue::from_str(&document.tag) {
+        headers.insert(ETAG, tag);
+    }
+    answer
+}
+
+/// A refusal, as JSON.
+pub(super) fn refuse(status: &Status) -> Answer {
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    reply(code, &failure::value(status))
+}
+
+fn reply(code: StatusCode, value: &Value) -> Answer {
+    let mut answer = Response::new(full(format!("{value}\n").into()));
+    *answer.status_mut() = code;
+    answer.headers_mut().insert(CONTENT_TYPE, JSON);
+    answer
+}
+
+fn full(bytes: Bytes) -> UnsyncBoxBody<Bytes, Infallible> {
+    Full::new(bytes).boxed_unsync()
+}

@@ -1,0 +1,239 @@
+//! The objects, their versions, and a bounded memory of what changed: what etcd is to a kube-apiserver.
+//!
+//! Pure and synchronous; one lock, never held across an await.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::object;
+
+/// Where an object lies: plural, namespace (empty for cluster-scoped ones), name.
+pub(super) type Key = (&'static str, String, String);
+
+/// All objects of the example API.
+pub(super) struct Store {
+    state: Mutex<State>,
+    latest: watch::Sender<u64>,
+    history: usize,
+}
+
+struct State {
+    revision: u64,
+    objects: BTreeMap<Key, Arc<Value>>,
+    /// Oldest first; holds every change after `forgotten`.
+    changes: VecDeque<Change>,
+    forgotten: u64,
+}
+
+/// One thing that happened.
+#[derive(Clone)]
+pub(super) struct Change {
+    pub(super) revision: u64,
+    pub(super) key: Key,
+    /// What was there, if something was.
+    pub(super) before: Option<Arc<Value>>,
+    /// What is there now; for a deletion its last state, stamped with the deletion's revision.
+    pub(super) object: Arc<Value>,
+    pub(super) deleted: bool,
+}
+
+/// What a change makes of an object.
+pub(super) enum Outcome {
+    /// Nothing changes: no new revision, no event.
+    Keep(Arc<Value>),
+    Put(Value),
+    Remove(Value),
+}
+
+/// What a list found.
+pub(super) struct Snapshot {
+    pub(super) revision: u64,
+    pub(super) objects: Vec<Arc<Value>>,
+}
+
+/// A revision outside what is remembered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum OutOfReach {
+    /// Older than the oldest revision that can still be told.
+    TooOld { oldest: u64 },
+    /// Not reached yet.
+    Future { current: u64 },
+}
+
+impl Store {
+    /// An empty store that counts on from `revision` and remembers the last `history` changes.
+    pub(super) fn new(revision: u64, history: usize) -> Store {
+        let state = State { revision, objects: BTreeMap::new(), changes: VecDeque::new(), forgotten: revision };
+        Store { state: Mutex::new(state), latest: watch::Sender::new(revision), history }
+    }
+
+    /// The object at `key`.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Value>> {
+        self.state.lock().objects.get(key).cloned()
+    }
+
+    /// The objects of one kind, in one namespace or all, ordered by namespace and name: as they are, or as
+    /// they were at revision `at`.
+    pub(super) fn list(
+        &self,
+        plural: &'static str,
+        namespace: Option<&str>,
+        at: Option<u64>,
+    ) -> Result<Snapshot, OutOfReach> {
+        let state = self.state.lock();
+        let revision = at.unwrap_or(state.revision);
+        let wanted = |key: &Key| key.0 == plural && namespace.is_none_or(|namespace| key.1 == namespace);
+        let mut found: BTreeMap<&Key, Arc<Value>> = state
+            .objects
+            .range((plural, String::new(), String::new())..)
+            .take_while(|(key, _)| key.0 == plural)
+            .filter(|(key, _)| wanted(key))
+            .map(|(key, object)| (key, Arc::clone(object)))
+            .collect();
+        for change in state.since(revision)?.rev().filter(|change| wanted(&change.key)) {
+            match &change.before {
+                Some(before) => found.insert(&change.key, Arc::clone(before)),
+                None => found.remove(&change.key),
+            };
+        }
+        Ok(Snapshot { revision, objects: found.into_values().collect() })
+    }
+
+    /// Replaces the object at `key` by what `decide` makes of it, as one step. With `dry_run` the result
+    /// is only told.
+    pub(super) fn change<E>(
+        &self,
+        key: &Key,
+        dry_run: bool,
+        decide: impl FnOnce(Option<&Arc<Value>>) -> Result<Outcome, E>,
+    ) -> Result<Arc<Value>, E> {
+        let mut state = self.state.lock();
+        let before = state.objects.get(key).cloned();
+        let (mut value, deleted) = match decide(before.as_ref())? {
+            Outcome::Keep(object) => return Ok(object),
+            Outcome::Put(value) => (value, false),
+            Outcome::Remove(value) => (value, true),
+        };
+        if dry_run {
+            return Ok(Arc::new(value));
+        }
+        let revision = state.revision + 1;
+        object::set_metadata(&mut value, "resourceVersion", Some(json!(revision.to_string())));
+        let object = Arc::new(value);
+        state.revision = revision;
+        match deleted {
+            true => state.objects.remove(key),
+            false => state.objects.insert(key.clone(), Arc::clone(&object)),
+        };
+        state.changes.push_back(Change { revision, key: key.clone(), before, object: Arc::clone(&object), deleted });
+        if state.changes.len() > self.history
+            && let Some(oldest) = state.changes.pop_front()
+        {
+            state.forgotten = oldest.revision;
+        }
+        // Told under the lock, so that the number waiters see never goes back.
+        self.latest.send_replace(revision);
+        Ok(object)
+    }
+
+    /// What happened after `revision`, and the revision up to which that tells all.
+    pub(super) fn changes_since(&self, revision: u64) -> Result<(Vec<Change>, u64), OutOfReach> {
+        let state = self.state.lock();
+        Ok((state.since(revision)?.cloned().collect(), state.revision))
+    }
+
+    /// The latest revision, and the way to wait for a later one.
+    pub(super) fn latest(&self) -> watch::Receiver<u64> {
+        self.latest.subscribe()
+    }
+}
+
+impl State {
+    fn since(&self, revision: u64) -> Result<impl DoubleEndedIterator<Item = &Change>, OutOfReach> {
+        if revision < self.forgotten {
+            return Err(OutOfReach::TooOld { oldest: self.forgotten });
+        }
+        if revision > self.revision {
+            return Err(OutOfReach::Future { current: self.revision });
+        }
+        let start = self.changes.partition_point(|change| change.revision <= revision);
+        Ok(self.changes.range(start..))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        ("greetings", "default".into(), name.into())
+    }
+
+    fn put(store: &Store, name: &str, message: &str) {
+        let value = json!({"metadata": {"name": name}, "spec": {"message": message}});
+        store.change::<Infallible>(&key(name), false, |_| Ok(Outcome::Put(value))).unwrap();
+    }
+
+    fn remove(store: &Store, name: &str) {
+        store
+            .change::<Infallible>(&key(name), false, |before| Ok(Outcome::Remove(Value::clone(before.unwrap()))))
+            .unwrap();
+    }
+
+    fn names(store: &Store, at: Option<u64>) -> Vec<String> {
+        let snapshot = store.list("greetings", None, at).unwrap();
+        let tell =
+            |object: &Arc<Value>| format!("{}={}", object::name(object), object["spec"]["message"].as_str().unwrap());
+        snapshot.objects.iter().map(tell).collect()
+    }
+
+    #[test]
+    fn the_past_can_be_listed_while_it_is_remembered() {
+        let store = Store::new(10, 4);
+        put(&store, "b", "1");
+        put(&store, "a", "1");
+        put(&store, "b", "2");
+        remove(&store, "a");
+        assert_eq!(names(&store, None), ["b=2"]);
+        assert_eq!(names(&store, Some(13)), ["a=1", "b=2"]);
+        assert_eq!(names(&store, Some(12)), ["a=1", "b=1"]);
+        assert_eq!(names(&store, Some(11)), ["b=1"]);
+        assert!(names(&store, Some(10)).is_empty());
+        put(&store, "c", "1");
+        assert_eq!(store.list("greetings", None, Some(10)).err(), Some(OutOfReach::TooOld { oldest: 11 }));
+        assert_eq!(store.list("greetings", None, Some(16)).err(), Some(OutOfReach::Future { current: 15 }));
+    }
+
+    #[test]
+    fn changes_are_told_in_order_and_once() {
+        let store = Store::new(0, 100);
+        put(&store, "a", "1");
+        put(&store, "a", "2");
+        remove(&store, "a");
+        let (changes, latest) = store.changes_since(1).unwrap();
+        let told: Vec<_> = changes
+            .iter()
+            .map(|change| (change.revision, change.deleted, object::metadata_text(&change.object, "resourceVersion")))
+            .collect();
+        assert_eq!((told, latest), (vec![(2, false, "2"), (3, true, "3")], 3));
+        assert!(store.changes_since(3).unwrap().0.is_empty());
+        assert_eq!(*store.latest().borrow(), 3);
+    }
+
+    #[test]
+    fn a_dry_run_and_no_change_leave_no_trace() {
+        let store = Store::new(0, 100);
+        put(&store, "a", "1");
+        let dry = store.change::<Infallible>(&key("b"), true, |_| Ok(Outcome::Put(json!({})))).unwrap();
+        assert_eq!(*dry, json!({}));
+        store.change::<Infallible>(&key("a"), false, |before| Ok(Outcome::Keep(before.unwrap().clone()))).unwrap();
+        assert_eq!(names(&store, None), ["a=1"]);
+        assert_eq!(store.changes_since(0).unwrap().1, 1);
+    }
+}

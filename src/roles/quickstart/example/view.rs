@@ -1,0 +1,216 @@
+//! The forms an object can be shown in: whole, only its metadata, or as rows of a Table.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::accept::Wish;
+use super::failure::{self, FieldError};
+use super::object;
+use super::options::Query;
+use super::resource::Resource;
+use crate::kubeapi::Status;
+
+/// How the client wants to see objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    Whole,
+    /// `PartialObjectMetadata` and its list.
+    Partial,
+    Table(Include),
+}
+
+/// What each row of a Table carries besides its cells (`includeObject`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Include {
+    Nothing,
+    Metadata,
+    Object,
+}
+
+impl View {
+    /// What the `Accept` header asks for; `many` when the answer is a list. 406 when we have none of it.
+    pub(super) fn negotiate(headers: &HeaderMap, query: &Query, many: bool) -> Result<View, Status> {
+        let partial = if many { "PartialObjectMetadataList" } else { "PartialObjectMetadata" };
+        for wish in Wish::all(headers).iter().filter(|wish| wish.is_json()) {
+            let ours = wish.parameter("g") == "meta.k8s.io" && wish.parameter("v") == "v1";
+            match wish.parameter("as") {
+                "" => return Ok(View::Whole),
+                "Table" if ours => return Ok(View::Table(Include::read(query)?)),
+                kind if kind == partial && ours => return Ok(View::Partial),
+                _ => {}
+            }
+        }
+        Err(failure::not_acceptable("application/json"))
+    }
+
+    /// One object.
+    pub(super) fn one(self, resource: &Resource, object: &Value) -> Value {
+        match self {
+            View::Whole => object.clone(),
+            View::Partial => partial(object),
+            View::Table(include) => {
+                let metadata = json!({"resourceVersion": object::metadata_text(object, "resourceVersion")});
+                table(resource, [object], &metadata, include, true)
+            }
+        }
+    }
+
+    /// One object of a watch: there, a Table tells its columns only the `first` time.
+    pub(super) fn event(self, resource: &Resource, object: &Value, first: bool) -> Value {
+        match self {
+            View::Table(include) => {
+                let metadata = json!({"resourceVersion": object::metadata_text(object, "resourceVersion")});
+                table(resource, [object], &metadata, include, first)
+            }
+            other => other.one(resource, object),
+        }
+    }
+
+    /// A list, with the metadata of a list.
+    pub(super) fn many(self, resource: &Resource, objects: &[Arc<Value>], metadata: &Value) -> Value {
+        let objects = objects.iter().map(AsRef::as_ref);
+        match self {
+            View::Whole => json!({"apiVersion": resource.group_version(), "kind": resource.list_kind(),
+                "metadata": metadata, "items": objects.collect::<Vec<&Value>>()}),
+            View::Partial => json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": metadata, "items": objects.map(partial).collect::<Vec<Value>>()}),
+            View::Table(include) => table(resource, objects, metadata, include, true),
+        }
+    }
+}
+
+impl Include {
+    fn read(query: &Query) -> Result<Include, Status> {
+        match query.get("includeObject") {
+            "None" => Ok(Include::Nothing),
+            "" | "Metadata" => Ok(Include::Metadata),
+            "Object" => Ok(Include::Object),
+            other => {
+                let error = FieldError::not_supported("includeObject", other, "Metadata\", \"None\", \"Object");
+                Err(failure::invalid_options("TableOptions", vec![error]))
+            }
+        }
+    }
+}
+
+fn partial(object: &Value) -> Value {
+    json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
+}
+
+fn table<'o>(
+    resource: &Resource,
+    objects: impl IntoIterator<Item = &'o Value>,
+    metadata: &Value,
+    include: Include,
+    columns: bool,
+) -> Value {
+    let now = Timestamp::now();
+    let rows: Vec<Value> = objects
+        .into_iter()
+        .map(|object| {
+            let mut cells = vec![json!(object::name(object))];
+            cells.extend(resource.columns.iter().map(|column| column.cell(object)));
+            cells.push(json!(age(object, now)));
+            match include {
+                Include::Nothing => json!({"cells": cells, "object": null}),
+                Include::Metadata => json!({"cells": cells, "object": partial(object)}),
+                Include::Object => json!({"cells": cells, "object": object}),
+            }
+        })
+        .collect();
+    let columns = if columns { definitions(resource) } else { Value::Null };
+    json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        "columnDefinitions": columns, "rows": rows})
+}
+
+fn definitions(resource: &Resource) -> Value {
+    let column = |name: &str, kind: &str, format: &str, description: &str, priority: u8| json!({"name": name, "type": kind, "format": format, "description": description, "priority": priority});
+    let mut columns = vec![column("Name", "string", "name", "The name, unique among its kind and namespace.", 0)];
+    let own = resource.columns.iter();
+    columns.extend(own.map(|own| column(own.title, own.kind, "", own.description, own.priority)));
+    columns.push(column("Age", "string", "", "How long ago the object was made.", 0));
+    Value::Array(columns)
+}
+
+fn age(object: &Value, now: Timestamp) -> String {
+    match object::metadata_text(object, "creationTimestamp").parse::<Timestamp>() {
+        Ok(made) => human_duration(now.as_second() - made.as_second()),
+        Err(_) => "<unknown>".to_owned(),
+    }
+}
+
+/// As `k8s.io/apimachinery/pkg/util/duration.HumanDuration`: two units at most, coarser with time.
+fn human_duration(seconds: i64) -> String {
+    let two = |big: i64, big_unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{big}{big_unit}"),
+        small => format!("{big}{big_unit}{small}{small_unit}"),
+    };
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match seconds {
+        i64::MIN..-1 => "<invalid>".to_owned(),
+        -1..0 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        120..600 => two(minutes, "m", seconds % 60, "s"),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => two(hours, "h", minutes % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => two(days, "d", hours % 24, "h"),
+        691_200..63_072_000 => format!("{days}d"),
+        63_072_000..252_288_000 => two(days / 365, "y", days % 365, "d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::ACCEPT;
+
+    use super::*;
+    use crate::roles::quickstart::example::resource::RESOURCES;
+
+    fn view(accept: &str, many: bool) -> Result<View, u16> {
+        let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
+        View::negotiate(&headers, &Query::parse(""), many).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn the_first_form_we_have_is_taken() {
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(view(kubectl, true), Ok(View::Table(Include::Metadata)));
+        assert_eq!(view("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", true), Ok(View::Whole));
+        assert_eq!(view("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", true), Ok(View::Partial));
+        assert_eq!(view("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", false), Err(406));
+        assert_eq!(view("application/vnd.kubernetes.protobuf", true), Err(406));
+        assert_eq!(view("application/vnd.kubernetes.protobuf, */*", true), Ok(View::Whole));
+    }
+
+    #[test]
+    fn a_table_has_a_cell_for_every_column() {
+        let object = json!({"metadata": {"name": "front"}, "spec": {"open": true}});
+        for include in [Include::Nothing, Include::Metadata, Include::Object] {
+            let table = View::Table(include).one(&RESOURCES[1], &object);
+            let columns = table["columnDefinitions"].as_array().unwrap();
+            let cells = table["rows"][0]["cells"].as_array().unwrap();
+            assert_eq!(columns.len(), cells.len());
+            assert_eq!((&cells[0], &cells[1], &cells[2]), (&json!("front"), &Value::Null, &json!(true)));
+            let kind = &table["rows"][0]["object"]["kind"];
+            assert_eq!(*kind == "PartialObjectMetadata", include == Include::Metadata);
+        }
+        let later = View::Table(Include::Nothing).event(&RESOURCES[1], &object, false);
+        assert_eq!(later["columnDefinitions"], Value::Null);
+    }
+
+    #[test]
+    fn ages_are_said_as_kubectl_says_them() {
+        let said: Vec<_> =
+            [-5, 0, 119, 120, 125, 660, 10_800, 10_860, 90_000, 180_000, 800_000, 70_000_000, 300_000_000]
+                .map(human_duration)
+                .into();
+        let expected =
+            ["<invalid>", "0s", "119s", "2m", "2m5s", "11m", "3h", "3h1m", "25h", "2d2h", "9d", "2y80d", "9y"];
+        assert_eq!(said, expected);
+    }
+}

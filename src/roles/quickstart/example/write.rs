@@ -1,0 +1,280 @@
+//! The verbs that make and change objects: create, update, patch, server-side apply.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::failure::{self, FieldError};
+use super::object;
+use super::options::{FieldValidation, WriteOptions};
+use super::ownership::Ownership;
+use super::patch::{self, PatchKind};
+use super::request::{Call, Target, read_apply, read_body};
+use super::resource::GROUP;
+use super::store::Outcome;
+use crate::kubeapi::Status;
+
+/// What a write made, and what the client should be warned of.
+pub(super) struct Written {
+    pub(super) object: Arc<Value>,
+    pub(super) created: bool,
+    pub(super) warnings: Vec<String>,
+}
+
+/// `create`.
+pub(super) fn create(call: &Call<'_>, target: &Target) -> Result<Written, Status> {
+    let options = WriteOptions::read(&call.query, "CreateOptions", call.user_agent(), false)?;
+    let mut warnings = Vec::new();
+    let mut wished = checked(target, read_body(call, target)?, options.validation, &mut warnings, Sender::Whole)?;
+    place(target, &mut wished)?;
+    if !object::metadata_text(&wished, "resourceVersion").is_empty() {
+        return Err(failure::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let prefix = object::metadata_text(&wished, "generateName").to_owned();
+    let generated = object::name(&wished).is_empty() && !prefix.is_empty();
+    // As upstream (KEP-4420): a generated name that is taken is made anew, a few times.
+    for attempt in 1..=8 {
+        let mut wished = wished.clone();
+        if generated {
+            object::set_metadata(&mut wished, "name", Some(json!(object::generate_name(&prefix))));
+        }
+        let name = object::name(&wished).to_owned();
+        let result = call.api.store.change(&target.key(&name), options.dry_run, |before| match before {
+            Some(_) => Err(failure::already_exists(target.resource, &name)),
+            None => {
+                let mut owners = Ownership::of(&wished);
+                owners.updated(target.resource, &options.manager, None, &wished);
+                born(call, target, wished, &owners).map(Outcome::Put)
+            }
+        });
+        match result {
+            Err(status) if generated && status.reason == "AlreadyExists" && attempt < 8 => {}
+            other => return Ok(Written { object: other?, created: true, warnings }),
+        }
+    }
+    Err(failure::already_exists(target.resource, &prefix))
+}
+
+/// `update`.
+pub(super) fn update(call: &Call<'_>, target: &Target, name: &str) -> Result<Written, Status> {
+    let options = WriteOptions::read(&call.query, "UpdateOptions", call.user_agent(), false)?;
+    let mut warnings = Vec::new();
+    let mut wished = checked(target, read_body(call, target)?, options.validation, &mut warnings, Sender::Whole)?;
+    place(target, &mut wished)?;
+    let object = call.api.store.change(&target.key(name), options.dry_run, |before| {
+        let before = before.ok_or_else(|| failure::not_found(target.resource, name))?;
+        changed(target, name, before, wished, &options)
+    })?;
+    Ok(Written { object, created: false, warnings })
+}
+
+/// `patch`, in each of its forms.
+pub(super) fn patch(call: &Call<'_>, target: &Target, name: &str) -> Result<Written, Status> {
+    let kind = PatchKind::of(call.content_type())?;
+    let apply = kind == PatchKind::Apply;
+    let options = WriteOptions::read(&call.query, "PatchOptions", call.user_agent(), apply)?;
+    if apply {
+        return server_side_apply(call, target, name, &options);
+    }
+    let mut warnings = Vec::new();
+    let object = call.api.store.change(&target.key(name), options.dry_run, |before| {
+        let before = before.ok_or_else(|| failure::not_found(target.resource, name))?;
+        let patched = match kind {
+            PatchKind::Json => patch::json_patch(before, &call.body)?,
+            PatchKind::Merge | PatchKind::Apply => patch::merge_patch(before, &call.body)?,
+        };
+        let mut wished = checked(target, patched, options.validation, &mut warnings, Sender::Patch)?;
+        place(target, &mut wished)?;
+        changed(target, name, before, wished, &options)
+    })?;
+    Ok(Written { object, created: false, warnings })
+}
+
+fn server_side_apply(call: &Call<'_>, target: &Target, name: &str, options: &WriteOptions) -> Result<Written, Status> {
+    let resource = target.resource;
+    let body = read_apply(call, target)?;
+    if body.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
+        return Err(failure::bad_request("metadata.managedFields must be nil"));
+    }
+    let decoded = object::decode(resource, body)?;
+    if let Some(field) = decoded.unknown.first() {
+        let (namespace, version, kind) =
+            (target.namespace.as_deref().unwrap_or_default(), resource.group_version(), resource.kind);
+        return Err(failure::bad_request(format!(
+            "failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): .{field}: field not \
+             declared in schema"
+        )));
+    }
+    let mut applied = decoded.object;
+    place(target, &mut applied)?;
+    if object::name(&applied).is_empty() {
+        object::set_metadata(&mut applied, "name", Some(json!(name)));
+    }
+    if let Some(fields) = applied.as_object_mut() {
+        fields.remove("status");
+    }
+    let mut created = false;
+    let object = call.api.store.change(&target.key(name), options.dry_run, |before| {
+        let mut owners = before.map(|before| Ownership::of(before)).unwrap_or_default();
+        let before = before.map(Arc::as_ref);
+        let merged = owners.apply(resource, &options.manager, before, &applied, options.force)?;
+        match before {
+            Some(before) => successor(target, name, before, merged, &owners),
+            None => {
+                right_name(&applied, name)?;
+                if !object::metadata_text(&applied, "resourceVersion").is_empty() {
+                    return Err(failure::modified(resource, name));
+                }
+                created = true;
+                born(call, target, merged, &owners).map(Outcome::Put)
+            }
+        }
+    })?;
+    Ok(Written { object, created, warnings: Vec::new() })
+}
+
+/// Who is told of fields that do not exist: upstream blames the body of a create or update, and in a
+/// patch the object that came of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Whole,
+    Patch,
+}
+
+fn checked(
+    target: &Target,
+    body: Value,
+    validation: FieldValidation,
+    warnings: &mut Vec<String>,
+    sender: Sender,
+) -> Result<Value, Status> {
+    let resource = target.resource;
+    let patched = (sender == Sender::Patch && validation == FieldValidation::Strict).then(|| body.to_string());
+    let decoded = object::decode(resource, body)?;
+    let fields = decoded.unknown.iter().map(|field| format!("unknown field {field:?}"));
+    match validation {
+        FieldValidation::Strict if !decoded.unknown.is_empty() => {
+            let why = format!("strict decoding error: {}", fields.collect::<Vec<_>>().join(", "));
+            Err(match patched {
+                Some(patched) => failure::invalid("", "", "", vec![FieldError::invalid("patch", &patched, why)]),
+                None => failure::bad_request(format!(
+                    "{kind} in version {:?} cannot be handled as a {kind}: {why}",
+                    resource.version,
+                    kind = resource.kind
+                )),
+            })
+        }
+        FieldValidation::Warn => {
+            warnings.extend(fields);
+            Ok(decoded.object)
+        }
+        FieldValidation::Ignore | FieldValidation::Strict => Ok(decoded.object),
+    }
+}
+
+/// Gives the object the namespace of the path, or refuses another one.
+fn place(target: &Target, wished: &mut Value) -> Result<(), Status> {
+    let (own, of_path) = (object::namespace(wished), target.namespace.as_deref());
+    match of_path {
+        Some(of_path) if own.is_empty() => {
+            let of_path = json!(of_path);
+            object::set_metadata(wished, "namespace", Some(of_path));
+        }
+        Some(of_path) if own != of_path => {
+            let why = "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(failure::bad_request(why));
+        }
+        None if !own.is_empty() => {
+            let error = FieldError::forbidden("metadata.namespace", "not allowed on this type");
+            return Err(failure::invalid(GROUP, target.resource.kind, object::name(wished), vec![error]));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn right_name(wished: &Value, name: &str) -> Result<(), Status> {
+    match object::name(wished) {
+        own if own == name => Ok(()),
+        own => Err(failure::bad_request(format!(
+            "the name of the object ({own}) does not match the name on the URL ({name})"
+        ))),
+    }
+}
+
+/// The new object as the server completes it.
+fn born(call: &Call<'_>, target: &Target, mut wished: Value, owners: &Ownership) -> Result<Value, Status> {
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
+        object::set_metadata(&mut wished, field, None);
+    }
+    object::set_metadata(&mut wished, "uid", Some(json!(uuid::Uuid::new_v4().to_string())));
+    object::set_metadata(&mut wished, "creationTimestamp", Some(json!(object::now())));
+    object::set_metadata(&mut wished, "generation", Some(json!(1)));
+    wished["status"] = json!({"createdBy": call.user});
+    owners.write(&mut wished);
+    object::validate(target.resource, &wished)?;
+    Ok(wished)
+}
+
+/// What `wished`, sent by an update or made by a patch, makes of `before`.
+fn changed(
+    target: &Target,
+    name: &str,
+    before: &Arc<Value>,
+    wished: Value,
+    options: &WriteOptions,
+) -> Result<Outcome, Status> {
+    // A client that says nothing about managers leaves them as they are.
+    let said = wished.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+    let mut owners = Ownership::of(if said { &wished } else { before });
+    owners.updated(target.resource, &options.manager, Some(before), &wished);
+    successor(target, name, before, wished, &owners)
+}
+
+/// `wished` with what only the server decides, if the client may replace `before` by it.
+fn successor(
+    target: &Target,
+    name: &str,
+    before: &Value,
+    mut wished: Value,
+    owners: &Ownership,
+) -> Result<Outcome, Status> {
+    let resource = target.resource;
+    right_name(&wished, name)?;
+    let (old_uid, uid) = (object::metadata_text(before, "uid"), object::metadata_text(&wished, "uid"));
+    if !uid.is_empty() && uid != old_uid {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}");
+        return Err(failure::conflict(resource, name, &why));
+    }
+    let version = object::metadata_text(&wished, "resourceVersion");
+    if !version.is_empty() && version != object::metadata_text(before, "resourceVersion") {
+        return Err(failure::modified(resource, name));
+    }
+    for field in ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        object::set_metadata(&mut wished, field, before["metadata"].get(field).cloned());
+    }
+    object::set_metadata(&mut wished, "selfLink", None);
+    wished["status"] = before["status"].clone();
+    let generation = before["metadata"]["generation"].as_u64().unwrap_or(1);
+    let generation = generation + u64::from(wished.get("spec") != before.get("spec"));
+    object::set_metadata(&mut wished, "generation", Some(json!(generation)));
+    owners.write(&mut wished);
+    object::validate(resource, &wished)?;
+    if before["metadata"].get("deletionTimestamp").is_some() {
+        let known: Vec<&str> = object::strings(before, "/metadata/finalizers").collect();
+        let fresh: Vec<&str> =
+            object::strings(&wished, "/metadata/finalizers").filter(|one| !known.contains(one)).collect();
+        if !fresh.is_empty() {
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                fresh.iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(", ")
+            );
+            let error = FieldError::forbidden("metadata.finalizers", &why);
+            return Err(failure::invalid(GROUP, resource.kind, name, vec![error]));
+        }
+        if object::strings(&wished, "/metadata/finalizers").next().is_none() {
+            return Ok(Outcome::Remove(wished));
+        }
+    }
+    Ok(if wished == *before { Outcome::Keep(Arc::new(wished)) } else { Outcome::Put(wished) })
+}

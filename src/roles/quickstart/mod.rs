@@ -1,0 +1,3 @@
+//! `narthex quickstart`: everything in one process on this machine.
+
+pub mod example;
