@@ -7,6 +7,8 @@
 mod board;
 mod condition;
 mod judge;
+/// The APIServices as an API, read-only.
+pub mod report;
 mod schedule;
 
 pub use board::{Availability, Board};

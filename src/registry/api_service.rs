@@ -13,7 +13,7 @@ use super::document::Document;
 use super::manifest::{self, ApiServiceManifest, ServiceRef};
 use super::names;
 use super::snapshot::Settings;
-use crate::egress::Host;
+use crate::egress::{Destination, Host};
 use crate::process::{Problem, Problems};
 use crate::tls::{Bundle, KeyPair};
 
@@ -238,6 +238,15 @@ fn backend(
             }
             Some(Backend::Service(ServiceReference { namespace: service.namespace, name: service.name, port: port? }))
         }
+    }
+}
+
+impl fmt::Display for UrlBackend {
+    /// As it was written, with the port only where it is not 443.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let destination = Destination { host: self.host.clone(), port: self.port }.to_string();
+        let authority = if self.port == 443 { destination.trim_end_matches(":443") } else { &destination };
+        write!(f, "https://{authority}{}", self.prefix)
     }
 }
 

@@ -1,0 +1,355 @@
+//! Answers for `/apis/apiregistration.k8s.io/v1/apiservices` and what is below it.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderValue, Response};
+use serde_json::{Value, json};
+
+use super::object::{API_VERSION, Extent, Object};
+use super::table::{Include, table};
+use super::view::View;
+use super::watch::{Watch, Wish};
+use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status};
+use crate::message::{Blame, Body, Refusal, negotiate};
+use crate::process::{Drain, Published};
+
+/// Answers requests for APIServices. Cheap to clone: one for each worker.
+#[derive(Clone)]
+pub struct Reports {
+    view: Published<View>,
+    drain: Drain,
+}
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Plain(Extent),
+    Table(Include),
+}
+
+/// Which objects a client wants to see.
+#[derive(Default)]
+pub(super) struct Filter {
+    labels: LabelSelector,
+    fields: FieldSelector,
+    /// A name in the path of a watch.
+    name: Option<String>,
+}
+
+const GROUP: &str = "apiregistration.k8s.io";
+const RESOURCE: &str = "apiservices";
+
+impl Reports {
+    /// Reads `view`; watches end with `drain`.
+    pub fn new(view: Published<View>, drain: Drain) -> Reports {
+        Reports { view, drain }
+    }
+
+    /// Whether a request is ours: any resource of `apiregistration.k8s.io/v1`.
+    pub fn claims(info: &RequestInfo<'_>) -> bool {
+        info.is_resource_request && info.api_prefix == "apis" && info.api_group == GROUP && info.api_version == "v1"
+    }
+
+    /// Answers a request that [`Reports::claims`] accepted.
+    pub fn answer(
+        &self,
+        info: &RequestInfo<'_>,
+        query: &Query<'_>,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Refusal> {
+        let refuse = |status| Err(Refusal::new(Blame::Client, status));
+        if info.resource != RESOURCE || !info.namespace.is_empty() || !matches!(info.subresource, "" | "status") {
+            return refuse(Status::not_found());
+        }
+        if !matches!(&*info.verb, "get" | "list" | "watch") {
+            let message =
+                "APIServices are read from the registry directory and cannot be changed here: change the files there";
+            return refuse(Status::method_not_allowed(message).about(GROUP, RESOURCE, &info.name));
+        }
+        let accept = headers.get(http::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+        let include = Include::parse(&query.get("includeObject").unwrap_or_default());
+        let Some((shape, yaml)) = choose(accept, include.unwrap_or_default()) else {
+            let message = "only the following media types are accepted: application/json, application/yaml";
+            return refuse(Status::not_acceptable(message));
+        };
+        if include.is_none() && matches!(shape, Shape::Table(_)) {
+            return refuse(Status::bad_request("unrecognized includeObject value: expected None, Metadata or Object"));
+        }
+        let view = self.view.get();
+        match &*info.verb {
+            "get" => match view.objects.get(&*info.name) {
+                Some(object) => Ok(plain(&one(object, shape), yaml)),
+                None => refuse(Status::object_not_found(GROUP, RESOURCE, &info.name)),
+            },
+            "list" => {
+                let filter = Filter::of(info).map_err(|status| Refusal::new(Blame::Client, status))?;
+                version(query, &view).map_err(|status| Refusal::new(Blame::Client, status))?;
+                Ok(plain(&list(&view, &filter, shape), yaml))
+            }
+            _ if yaml => refuse(Status::not_acceptable("a watch is answered in application/json only")),
+            _ => {
+                let wish = wish(info, query, shape, &view).map_err(|status| Refusal::new(Blame::Client, status))?;
+                let mut response =
+                    respond("application/json", Body::stream(Watch::new(self.view.clone(), self.drain.clone(), wish)));
+                if let Shape::Table(_) = shape {
+                    response
+                        .headers_mut()
+                        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json;as=Table;v=v1;g=meta.k8s.io"));
+                }
+                Ok(response)
+            }
+        }
+    }
+}
+
+impl Filter {
+    fn of(info: &RequestInfo<'_>) -> Result<Filter, Status> {
+        let bad = |error| Status::bad_request(format!("{error}"));
+        let fields = FieldSelector::parse(&info.field_selector).map_err(bad)?;
+        if let Some(term) = fields.terms.iter().find(|term| term.field != "metadata.name") {
+            return Err(Status::bad_request(format!("field label not supported: {}", term.field)));
+        }
+        let name = (!info.name.is_empty()).then(|| info.name.as_ref().to_owned());
+        Ok(Filter { labels: LabelSelector::parse(&info.label_selector).map_err(bad)?, fields, name })
+    }
+
+    #[cfg(test)]
+    pub(super) fn labels(text: &str) -> Option<Filter> {
+        Some(Filter { labels: LabelSelector::parse(text).ok()?, ..Filter::default() })
+    }
+
+    pub(super) fn takes(&self, object: &Object) -> bool {
+        let api_service = &object.api_service;
+        self.name.as_ref().is_none_or(|name| *name == api_service.name)
+            && self.labels.matches(|key| api_service.labels.get(key).map(String::as_str))
+            && self.fields.matches(|_| &api_service.name)
+    }
+}
+
+/// The first form the client names that we have, and whether as YAML.
+fn choose(accept: &str, include: Include) -> Option<(Shape, bool)> {
+    if accept.trim().is_empty() {
+        return Some((Shape::Plain(Extent::Whole), false));
+    }
+    negotiate::clauses(accept).iter().find_map(|clause| {
+        let yaml = match clause {
+            json if json.covers("application", "json") => false,
+            yaml if yaml.covers("application", "yaml") => true,
+            _ => return None,
+        };
+        let known =
+            clause.parameter("g") == Some("meta.k8s.io") && matches!(clause.parameter("v"), Some("v1" | "v1beta1"));
+        let shape = match clause.parameter("as") {
+            None => Shape::Plain(Extent::Whole),
+            Some("Table") if known => Shape::Table(include),
+            Some("PartialObjectMetadata" | "PartialObjectMetadataList") if known => Shape::Plain(Extent::Metadata),
+            Some(_) => return None,
+        };
+        Some((shape, yaml))
+    })
+}
+
+fn one(object: &Object, shape: Shape) -> Value {
+    match shape {
+        Shape::Plain(extent) => object.value(extent),
+        Shape::Table(include) => table(&[object], object.version, include, true, SystemTime::now()),
+    }
+}
+
+fn list(view: &View, filter: &Filter, shape: Shape) -> Value {
+    let objects: Vec<&Object> = view.objects.values().map(AsRef::as_ref).filter(|one| filter.takes(one)).collect();
+    let (kind, api_version, items): (_, _, Vec<Value>) = match shape {
+        Shape::Table(include) => return table(&objects, view.version, include, true, SystemTime::now()),
+        Shape::Plain(Extent::Whole) => {
+            let items = objects.iter().map(|one| Value::Object(one.bare(Extent::Whole))).collect();
+            ("APIServiceList", API_VERSION, items)
+        }
+        Shape::Plain(Extent::Metadata) => {
+            let items = objects.iter().map(|one| one.value(Extent::Metadata)).collect();
+            ("PartialObjectMetadataList", "meta.k8s.io/v1", items)
+        }
+    };
+    let metadata = json!({ "resourceVersion": view.version.to_string() });
+    json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items })
+}
+
+/// The `resourceVersion` asked for; 0 for none or any. One that was never handed out is told to try again,
+/// an exact one that is not the latest is gone: we keep no old states.
+fn version(query: &Query<'_>, view: &View) -> Result<u64, Status> {
+    let text = query.get("resourceVersion").unwrap_or_default();
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let version: u64 = text
+        .parse()
+        .map_err(|_| Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: must be a number")))?;
+    if version > view.version {
+        let message = format!("Too large resource version: {version}, current: {}", view.version);
+        return Err(Status::timeout(message)
+            .with_cause("ResourceVersionTooLarge", "Too large resource version")
+            .with_retry_after(1));
+    }
+    let exact = query.get("resourceVersionMatch").is_some_and(|how| how == "Exact");
+    if exact && version != view.version {
+        return Err(Status::expired(format!("the resource version {version} is no longer available")));
+    }
+    Ok(version)
+}
+
+fn wish(info: &RequestInfo<'_>, query: &Query<'_>, shape: Shape, view: &View) -> Result<Wish, Status> {
+    let yes = |key: &str| query.get(key).is_some_and(|value| value == "true" || value == "1");
+    let since = version(query, view)?;
+    let initial = query.get("sendInitialEvents").map(|_| yes("sendInitialEvents"));
+    if initial.is_some() && query.get("resourceVersionMatch").is_none_or(|how| how != "NotOlderThan") {
+        return Err(Status::bad_request("sendInitialEvents requires resourceVersionMatch=NotOlderThan"));
+    }
+    let seconds: u64 = query
+        .get("timeoutSeconds")
+        .map(|text| text.parse().map_err(|_| Status::bad_request(format!("timeoutSeconds {text:?} is no number"))))
+        .transpose()?
+        .unwrap_or(0);
+    // Spread as upstream spreads its own, so that clients that came together do not come back together.
+    let lasts = if seconds == 0 { 1800.0 * (1.0 + fastrand::f64()) } else { seconds.min(86_400) as f64 };
+    Ok(Wish {
+        filter: Filter::of(info)?,
+        shape,
+        initial: initial.unwrap_or(since == 0),
+        mark_initial: initial == Some(true) && yes("allowWatchBookmarks"),
+        since: if since == 0 { view.version } else { since },
+        bookmarks: yes("allowWatchBookmarks"),
+        lasts: Duration::from_secs_f64(lasts),
+    })
+}
+
+fn plain(value: &Value, yaml: bool) -> Response<Body> {
+    match yaml.then(|| serde_saphyr::to_string(value)) {
+        Some(Ok(text)) => respond("application/yaml", text.into()),
+        _ => respond("application/json", format!("{value}\n").into()),
+    }
+}
+
+fn respond(content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use http::Method;
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+    use crate::availability::ConditionStatus;
+    use crate::availability::report::view::tests::{known, registry_of};
+    use crate::kubeapi::CanonicalPath;
+
+    const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+    async fn ask(method: Method, target: &str, accept: &'static str) -> (u16, Value) {
+        let view = View::empty(UNIX_EPOCH).next(&registry_of(&["v1.a.io", "v2.a.io"]), known(ConditionStatus::True));
+        let (_drainer, drain) = Drain::new();
+        let reports = Reports::new(Published::fixed(view.unwrap()), drain);
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let path = format!("/apis/apiregistration.k8s.io/v1/{path}");
+        let (path, query) = (CanonicalPath::parse(&path).unwrap(), Query::parse(query));
+        let info = RequestInfo::parse(&method, &path, &query).unwrap();
+        assert!(Reports::claims(&info));
+        let headers = HeaderMap::from_iter([(http::header::ACCEPT, HeaderValue::from_static(accept))]);
+        match reports.answer(&info, &query, &headers) {
+            Ok(response) => {
+                let code = response.status().as_u16();
+                let bytes = response.into_body().collect().await.unwrap().to_bytes();
+                (code, serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into()))
+            }
+            Err(refusal) => {
+                let status = refusal.status();
+                (status.code, json!({ "reason": status.reason, "message": status.message }))
+            }
+        }
+    }
+
+    async fn get(target: &str, accept: &'static str) -> (u16, Value) {
+        ask(Method::GET, target, accept).await
+    }
+
+    #[tokio::test]
+    async fn one_and_all_in_every_form() {
+        let (code, value) = get("apiservices/v1.a.io", "application/json").await;
+        assert_eq!((code, &value["metadata"]["name"]), (200, &json!("v1.a.io")));
+        let (_, value) = get("apiservices/v1.a.io/status", "").await;
+        assert_eq!(value["status"]["conditions"][0]["status"], "True");
+        let (_, value) = get("apiservices", "*/*").await;
+        assert_eq!((&value["kind"], &value["metadata"]["resourceVersion"]), (&json!("APIServiceList"), &json!("2")));
+        assert_eq!(value["items"].as_array().unwrap().len(), 2);
+        assert_eq!(value["items"][0].get("kind"), None);
+        let (_, value) = get("apiservices?includeObject=None", TABLE).await;
+        assert_eq!((&value["kind"], value["rows"].as_array().unwrap().len()), (&json!("Table"), 2));
+        let (_, value) = get("apiservices", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io").await;
+        assert_eq!(value["kind"], "PartialObjectMetadataList");
+        let (_, value) = get("apiservices/v1.a.io", "application/yaml").await;
+        assert!(value.as_str().unwrap().contains("kind: APIService"));
+        assert_eq!(get("apiservices", "text/html").await.0, 406);
+    }
+
+    #[tokio::test]
+    async fn selectors_and_versions() {
+        for (query, found) in [
+            ("labelSelector=team%3Dblue", 2),
+            ("labelSelector=team%3Dred", 0),
+            ("fieldSelector=metadata.name%3Dv2.a.io", 1),
+            ("fieldSelector=metadata.name!%3Dv2.a.io", 1),
+            ("resourceVersion=0", 2),
+            ("limit=1", 2),
+        ] {
+            let (code, value) = get(&format!("apiservices?{query}"), "").await;
+            assert_eq!((code, value["items"].as_array().unwrap().len()), (200, found), "{query}");
+        }
+        for (query, code) in [
+            ("fieldSelector=spec.group%3Da.io", 400),
+            ("labelSelector=!!", 400),
+            ("resourceVersion=x", 400),
+            ("resourceVersion=9", 504),
+            ("resourceVersion=1&resourceVersionMatch=Exact", 410),
+            ("watch=1&sendInitialEvents=true", 400),
+        ] {
+            assert_eq!(get(&format!("apiservices?{query}"), "").await.0, code, "{query}");
+        }
+        let (_, value) = get("apiservices?includeObject=All", TABLE).await;
+        assert_eq!(value["reason"], "BadRequest");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_ends_when_the_client_said() {
+        let (code, lines) =
+            get("apiservices?watch=true&timeoutSeconds=5&fieldSelector=metadata.name%3Dv2.a.io", TABLE).await;
+        assert_eq!((code, &lines["type"]), (200, &json!("ADDED")), "{lines}");
+        assert_eq!(lines["object"]["rows"][0]["cells"][0], "v2.a.io");
+        let (_, lines) = get("apiservices?watch=true&timeoutSeconds=5&resourceVersion=2", "").await;
+        assert_eq!(lines, "");
+    }
+
+    #[tokio::test]
+    async fn the_directory_owns_them() {
+        for (method, target) in [
+            (Method::POST, "apiservices"),
+            (Method::PUT, "apiservices/v1.a.io"),
+            (Method::PATCH, "apiservices/v1.a.io/status"),
+            (Method::DELETE, "apiservices/v1.a.io"),
+            (Method::DELETE, "apiservices"),
+        ] {
+            let (code, value) = ask(method, target, "").await;
+            assert_eq!((code, &value["reason"]), (405, &json!("MethodNotAllowed")));
+            assert!(value["message"].as_str().unwrap().contains("registry directory"));
+        }
+        for absent in ["apiservices/v9.a.io", "others", "apiservices/v1.a.io/scale", "namespaces/x/apiservices"] {
+            assert_eq!(get(absent, "").await.0, 404, "{absent}");
+        }
+    }
+}

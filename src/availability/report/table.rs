@@ -1,0 +1,148 @@
+//! APIServices as a `meta.k8s.io/v1 Table`: the columns kubectl prints.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::object::{Extent, Object};
+use crate::availability::ConditionStatus;
+use crate::registry::Backend;
+
+/// `includeObject` of a table request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Include {
+    None,
+    #[default]
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub(super) fn parse(text: &str) -> Option<Include> {
+        match text {
+            "" | "Metadata" => Some(Include::Metadata),
+            "None" => Some(Include::None),
+            "Object" => Some(Include::Object),
+            _ => None,
+        }
+    }
+}
+
+/// A table of these objects; a watch sends the columns only once.
+pub(super) fn table(objects: &[&Object], version: u64, include: Include, with_columns: bool, now: SystemTime) -> Value {
+    let rows: Vec<Value> = objects.iter().map(|object| row(object, include, now)).collect();
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": { "resourceVersion": version.to_string() },
+        "columnDefinitions": if with_columns { columns() } else { json!([]) },
+        "rows": rows,
+    })
+}
+
+fn columns() -> Value {
+    let column = |name: &str, format: &str, description: &str| json!({ "name": name, "type": "string", "format": format, "description": description, "priority": 0 });
+    json!([
+        column("Name", "name", "Version and group: <version>.<group>."),
+        column("Service", "", "What stands behind it: namespace and name of a Service, a URL, or Local."),
+        column("Available", "", "Whether the backend answers, and if not, why."),
+        column("Age", "", "Time since it was written."),
+    ])
+}
+
+fn row(object: &Object, include: Include, now: SystemTime) -> Value {
+    let api_service = &object.api_service;
+    let backend = match &api_service.backend {
+        Backend::Local => "Local".to_owned(),
+        Backend::Service(reference) => format!("{}/{}", reference.namespace, reference.name),
+        Backend::Url(url) => url.to_string(),
+    };
+    let available = match (object.condition.status, &object.condition.reason) {
+        (ConditionStatus::True, _) => "True".to_owned(),
+        (status, reason) => format!("{} ({reason})", status.as_str()),
+    };
+    let age = now.duration_since(api_service.created).unwrap_or_default();
+    let mut row = json!({ "cells": [api_service.name, backend, available, age_words(age.as_secs())] });
+    match include {
+        Include::None => {}
+        Include::Metadata => row["object"] = object.value(Extent::Metadata),
+        Include::Object => row["object"] = object.value(Extent::Whole),
+    }
+    row
+}
+
+/// `5d3h`, as kubectl says it (`apimachinery/pkg/util/duration`, `HumanDuration`): two units at most, the
+/// smaller one only where it still matters.
+fn age_words(seconds: u64) -> String {
+    const UNITS: [(u64, char); 5] = [(365 * 86_400, 'y'), (86_400, 'd'), (3600, 'h'), (60, 'm'), (1, 's')];
+    // Up to this many seconds: the unit that counts, and whether the next smaller one is named too.
+    let (unit, fine) = match seconds {
+        0..120 => (4, false),
+        120..600 => (3, true),
+        600..10_800 => (3, false),
+        10_800..28_800 => (2, true),
+        28_800..172_800 => (2, false),
+        172_800..691_200 => (1, true),
+        691_200..63_072_000 => (1, false),
+        63_072_000..252_288_000 => (0, true),
+        _ => (0, false),
+    };
+    let (size, letter) = UNITS[unit];
+    let rest = seconds % size;
+    match UNITS.get(unit + 1) {
+        Some((smaller, letter_of_smaller)) if fine && rest / smaller > 0 => {
+            format!("{}{letter}{}{letter_of_smaller}", seconds / size, rest / smaller)
+        }
+        _ => format!("{}{letter}", seconds / size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::availability::report::object::tests::object;
+
+    #[test]
+    fn rows_are_what_kubectl_prints() {
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(3 * 86_400);
+        let service = object("v1.a.io", ", service: {name: api, namespace: ns}", ConditionStatus::False, 7);
+        let local = object("v1.b.io", "", ConditionStatus::True, 8);
+        let table = table(&[&service, &local], 9, Include::None, true, now);
+        assert_eq!(table["rows"][0]["cells"], json!(["v1.a.io", "ns/api", "False (FailedDiscoveryCheck)", "3d"]));
+        assert_eq!(table["rows"][1]["cells"], json!(["v1.b.io", "Local", "True", "3d"]));
+        assert_eq!(table["rows"][0].get("object"), None);
+        assert_eq!(table["metadata"]["resourceVersion"], "9");
+        let names: Vec<&Value> =
+            table["columnDefinitions"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+        assert_eq!(names, ["Name", "Service", "Available", "Age"]);
+        let with = super::table(&[&local], 9, Include::Metadata, false, now);
+        assert_eq!(with["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+        assert_eq!(with["columnDefinitions"], json!([]));
+    }
+
+    #[test]
+    fn ages_as_kubectl_says_them() {
+        let (minute, hour, day, year) = (60, 3600, 86_400, 365 * 86_400);
+        for (seconds, words) in [
+            (0, "0s"),
+            (119, "119s"),
+            (2 * minute, "2m"),
+            (2 * minute + 1, "2m1s"),
+            (599, "9m59s"),
+            (600, "10m"),
+            (179 * minute + 59, "179m"),
+            (3 * hour, "3h"),
+            (7 * hour + 59 * minute, "7h59m"),
+            (8 * hour + 1, "8h"),
+            (47 * hour, "47h"),
+            (2 * day, "2d"),
+            (7 * day + 23 * hour, "7d23h"),
+            (8 * day, "8d"),
+            (729 * day, "729d"),
+            (2 * year + day, "2y1d"),
+            (8 * year + 3 * day, "8y"),
+        ] {
+            assert_eq!(age_words(seconds), words);
+        }
+    }
+}
