@@ -134,10 +134,16 @@ impl Follower {
     /// Watches the directories that matter now: a symbolic link may point elsewhere than before.
     fn watch_again(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
-        let (wanted, mode) = match &self.roots {
-            Roots::Files(paths) => (directories_of(paths), RecursiveMode::NonRecursive),
-            Roots::Directory(path) => (BTreeSet::from([path.clone()]), RecursiveMode::Recursive),
+        let mut wanted = match &self.roots {
+            Roots::Files(paths) => directories_of(paths),
+            // What leads to the directory matters, too: it may be a link, or be removed and made again.
+            Roots::Directory(path) => directories_of(std::slice::from_ref(path)),
         };
+        let whole = match &self.roots {
+            Roots::Directory(path) => Some(path),
+            Roots::Files(_) => None,
+        };
+        wanted.extend(whole.cloned());
         for gone in self.watched.difference(&wanted) {
             let _ = watcher.unwatch(gone);
         }
@@ -145,6 +151,7 @@ impl Follower {
         for directory in wanted {
             // A directory that was removed and made again has lost its watch without a word, so each
             // is asked for anew; asking twice for the same is no error.
+            let mode = if whole == Some(&directory) { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
             if watcher.watch(&directory, mode).is_ok() {
                 watched.insert(directory);
             }
@@ -321,6 +328,30 @@ mod tests {
         fs::write(dir.path().join("below/a.yaml"), "two").unwrap();
         changes(&mut follower).await;
         fs::remove_file(dir.path().join("below/a.yaml")).unwrap();
+        changes(&mut follower).await;
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_a_link_or_made_again_is_followed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        for version in ["one", "two"] {
+            fs::create_dir(dir.path().join(version)).unwrap();
+            fs::write(dir.path().join(version).join("a.yaml"), version).unwrap();
+        }
+        let path = dir.path().join("registry");
+        symlink("one", &path).unwrap();
+        let mut follower = Follower::directory(&path);
+        symlink("two", dir.path().join("next")).unwrap();
+        fs::rename(dir.path().join("next"), &path).unwrap();
+        changes(&mut follower).await;
+        fs::write(path.join("a.yaml"), "three").unwrap();
+        changes(&mut follower).await;
+        fs::remove_file(&path).unwrap();
+        changes(&mut follower).await;
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("a.yaml"), "four").unwrap();
+        changes(&mut follower).await;
+        fs::write(path.join("a.yaml"), "five").unwrap();
         changes(&mut follower).await;
     }
 

@@ -9,6 +9,7 @@ mod failure;
 #[cfg(test)]
 mod handshakes;
 mod identity;
+mod judge;
 mod key_pair;
 mod peer_certificate;
 mod self_made;
@@ -21,11 +22,12 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::CryptoProvider;
 
 pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Issued, Purpose, Request};
-pub use bundle::{Bundle, Judged, Untrusted};
+pub use bundle::Bundle;
 pub use certificate::Facts;
 pub(crate) use certificate::date;
 pub use failure::{Failure, classify};
 pub use identity::{Identity, OnFailure};
+pub use judge::{Judged, Untrusted};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
 pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, write_kubeconfig};

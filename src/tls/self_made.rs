@@ -9,8 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::UnixTime;
 
 use super::authority::{Authority, Purpose, Request};
-use super::bundle::{Bundle, Role};
+use super::bundle::Bundle;
 use super::certificate::Facts;
+use super::judge::Role;
 use super::key_pair::{KeyPair, PairFiles};
 use super::peer_certificate::PeerCertificate;
 use super::store::{Kind, Store, replace};

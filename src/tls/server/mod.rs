@@ -65,6 +65,14 @@ pub struct InUse {
     pub not_after: UnixTime,
 }
 
+impl InUse {
+    /// A pair that was given by the flag `purpose`.
+    pub fn of_pair(files: &PairFiles, purpose: &'static str, pair: &KeyPair) -> InUse {
+        let (subject, not_after) = (pair.facts().subject.clone(), pair.not_after());
+        InUse { file: files.certificate.clone(), purpose, subject, not_after }
+    }
+}
+
 /// Everything read and checked, ready to serve.
 pub struct Loaded {
     /// For the acceptor.
@@ -176,14 +184,7 @@ impl Parts {
         let mut list = Vec::new();
         for (position, files) in settings.pairs().enumerate() {
             let flag = if position == 0 && settings.pair.is_some() { "--tls-cert-file" } else { "--tls-sni-cert-key" };
-            if let Some(pair) = self.pairs.get(files) {
-                list.push(InUse {
-                    file: files.certificate.clone(),
-                    purpose: flag,
-                    subject: pair.facts().subject.clone(),
-                    not_after: pair.not_after(),
-                });
-            }
+            list.extend(self.pairs.get(files).map(|pair| InUse::of_pair(files, flag, pair)));
         }
         let bundles = [
             (&settings.client_ca, "--client-ca-file", &self.client),
@@ -212,8 +213,14 @@ impl Parts {
 /// A bundle in which only authorities make sense.
 fn read_authorities(file: &PathBuf, flag: &str) -> Result<Bundle, Problem> {
     let place = file.display();
-    let pem = std::fs::read(file).map_err(|error| Problem::new(place, format!("cannot be read ({flag}): {error}")))?;
+    let pem = std::fs::read(file).map_err(|error| Problem::new(&place, format!("cannot be read ({flag}): {error}")))?;
     let bundle = Bundle::from_pem(&pem, file.display())?;
+    for facts in bundle.facts() {
+        if let Some(why) = facts.untimely(UnixTime::now()) {
+            let subject = &facts.subject;
+            tracing::warn!(file = %place, subject, "this authority vouches for nobody now: {why}");
+        }
+    }
     let strangers = bundle.strangers();
     if strangers.is_empty() {
         return Ok(bundle);

@@ -1,21 +1,19 @@
 //! `narthex pki`: makes authorities and certificates, and says in words what such files hold.
 
-use std::fmt::Write;
-use std::os::unix::fs::PermissionsExt;
+mod show;
+
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Subcommand};
-use rustls::pki_types::pem::{PemObject, SectionKind};
-use rustls::pki_types::{PrivateKeyDer, UnixTime};
 
+use self::show::life;
 use crate::process::{Problem, Problems};
 use crate::tls::{
-    CERTIFICATE_DAYS, FRONT_PROXY, Facts, Kind, PairFiles, Request, Store, Wanted, provider, serving_names,
-    write_kubeconfig,
+    CERTIFICATE_DAYS, FRONT_PROXY, Facts, Kind, PairFiles, Request, Store, Wanted, serving_names, write_kubeconfig,
 };
+
+pub use self::show::{ShowOptions, show};
 
 /// The subcommands of `narthex pki`.
 #[derive(Clone, Debug, Subcommand)]
@@ -63,14 +61,6 @@ pub struct IssueOptions {
     /// Days until it expires
     #[arg(long, value_name = "N", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
-}
-
-/// What `pki show` takes.
-#[derive(Clone, Debug, Args)]
-pub struct ShowOptions {
-    /// Certificates, bundles, keys or kubeconfigs
-    #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
 }
 
 /// Runs a subcommand: what to print on standard output, and what went wrong. Exit with 1 if anything did.
@@ -187,171 +177,13 @@ pub fn issue(options: &IssueOptions, now: SystemTime) -> Result<String, Problem>
     ))
 }
 
-/// Says what each file holds. What can be said is said, also when another file has a problem.
-pub fn show(options: &ShowOptions, now: SystemTime) -> (String, Problems) {
-    let mut text = String::new();
-    let mut problems = Problems::default();
-    for file in &options.files {
-        match std::fs::read(file) {
-            Ok(content) => {
-                let _ = writeln!(text, "{}", file.display());
-                match tell(&content, now) {
-                    Ok((told, secret)) => {
-                        text.push_str(&told);
-                        if secret && others_can_read(file) {
-                            text.push_str("  everybody on this machine can read this file; chmod 600 would mend it\n");
-                        }
-                    }
-                    Err(message) => problems.0.push(Problem::new(file.display(), message)),
-                }
-            }
-            Err(error) => problems.0.push(Problem::new(file.display(), format!("cannot be read: {error}"))),
-        }
-    }
-    (text, problems)
-}
-
-/// The content in words, and whether it is secret.
-fn tell(content: &[u8], now: SystemTime) -> Result<(String, bool), String> {
-    let kubeconfig = parse_kubeconfig(content);
-    let parts: Vec<(String, Vec<u8>)> = match &kubeconfig {
-        Some(config) => embedded(config),
-        None => vec![(String::new(), content.to_vec())],
-    };
-    let mut text = String::new();
-    let mut secret = false;
-    let mut found = 0;
-    for (title, pem) in parts {
-        if !title.is_empty() {
-            let _ = writeln!(text, "  {title}");
-        }
-        for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&pem) {
-            let (kind, der) = section.map_err(|error| format!("not proper PEM: {error}"))?;
-            found += 1;
-            match kind {
-                SectionKind::Certificate => {
-                    let facts = Facts::of(&der).map_err(|why| format!("certificate {found}: {why}"))?;
-                    text.push_str(&tell_certificate(&facts, &der, now));
-                }
-                kind => {
-                    secret |= PrivateKeyDer::from_pem(kind, der.clone()).is_some();
-                    let _ = writeln!(text, "  {}", tell_other(kind, der));
-                }
-            }
-        }
-    }
-    if found == 0 && kubeconfig.is_none() {
-        return Err("holds neither a certificate nor a key in PEM form".to_owned());
-    }
-    Ok((text, secret))
-}
-
-fn tell_certificate(facts: &Facts, der: &[u8], now: SystemTime) -> String {
-    let list = |items: &[String]| if items.is_empty() { "none".to_owned() } else { items.join(", ") };
-    let kind = if facts.is_authority { "authority" } else { "certificate" };
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der);
-    let print: String = digest.as_ref().iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    });
-    let issuer = if facts.issuer == facts.subject { "itself" } else { &facts.issuer };
-    format!(
-        "  {kind} {}\n    issued by  {issuer}\n    names      {}\n    use        {}\n    key        {}\n    life       {}\n    \
-         serial     {}\n    sha256     {print}\n",
-        facts.subject,
-        list(&facts.names),
-        list(&facts.usages),
-        facts.key,
-        life(facts, now),
-        facts.serial
-    )
-}
-
-fn tell_other(kind: SectionKind, der: Vec<u8>) -> String {
-    let form = match kind {
-        SectionKind::RsaPrivateKey => "PKCS#1",
-        SectionKind::EcPrivateKey => "SEC1",
-        _ => "PKCS#8",
-    };
-    match (PrivateKeyDer::from_pem(kind, der), kind) {
-        (Some(key), _) => match provider().key_provider.load_private_key(key) {
-            Ok(key) => format!("private key, {:?} ({form})", key.algorithm()),
-            Err(_) => format!("private key of a kind that is not supported ({form})"),
-        },
-        (None, SectionKind::PublicKey) => "public key".to_owned(),
-        (None, SectionKind::Crl) => "revocation list".to_owned(),
-        (None, SectionKind::Csr) => "request for a certificate".to_owned(),
-        _ => "something else in PEM form".to_owned(),
-    }
-}
-
-fn parse_kubeconfig(content: &[u8]) -> Option<serde_json::Value> {
-    let text = std::str::from_utf8(content).ok().filter(|text| text.contains("clusters"))?;
-    let parsed: serde_json::Value = serde_saphyr::from_str(text).ok()?;
-    (parsed.get("kind")? == "Config").then_some(parsed)
-}
-
-/// The PEM documents embedded in a kubeconfig, each with a title.
-fn embedded(config: &serde_json::Value) -> Vec<(String, Vec<u8>)> {
-    let mut parts = Vec::new();
-    for (list, inner, field, what) in [
-        ("clusters", "cluster", "certificate-authority-data", "authority of cluster"),
-        ("users", "user", "client-certificate-data", "certificate of user"),
-        ("users", "user", "client-key-data", "key of user"),
-    ] {
-        for entry in config[list].as_array().into_iter().flatten() {
-            let data = entry[inner][field].as_str().and_then(|data| STANDARD.decode(data).ok());
-            let name = entry["name"].as_str().unwrap_or_default().escape_debug();
-            parts.extend(data.map(|pem| (format!("{what} {name}:"), pem)));
-        }
-    }
-    parts
-}
-
-fn others_can_read(file: &Path) -> bool {
-    std::fs::metadata(file).is_ok_and(|data| data.permissions().mode() & 0o004 != 0)
-}
-
-/// `expires in 11 months, on 2027-10-21 12:00 UTC`.
-fn life(facts: &Facts, now: SystemTime) -> String {
-    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (begin, end) = (facts.not_before.as_secs(), facts.not_after.as_secs());
-    if now < begin {
-        format!("begins in {}, on {}; expires on {}", span(begin - now), date(facts.not_before), date(facts.not_after))
-    } else if now > end {
-        format!("EXPIRED {} ago, on {}", span(now - end), date(facts.not_after))
-    } else {
-        format!("expires in {}, on {}", span(end - now), date(facts.not_after))
-    }
-}
-
-fn date(time: UnixTime) -> String {
-    crate::tls::date(time)
-}
-
-/// Seconds in the largest unit of which there are at least two.
-fn span(seconds: u64) -> String {
-    const MINUTE: u64 = 60;
-    const HOUR: u64 = 60 * MINUTE;
-    const DAY: u64 = 24 * HOUR;
-    // The mean of the Gregorian calendar: 365.2425 days.
-    const YEAR: u64 = 31_556_952;
-    const UNITS: [(u64, &str); 5] =
-        [(YEAR, "years"), (YEAR / 12, "months"), (DAY, "days"), (HOUR, "hours"), (MINUTE, "minutes")];
-    for (unit, name) in UNITS {
-        if seconds >= 2 * unit {
-            return format!("{} {name}", seconds / unit);
-        }
-    }
-    format!("{seconds} seconds")
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::tls::{Authority, KeyPair};
+    use crate::tls::KeyPair;
 
     fn made() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -440,33 +272,5 @@ mod tests {
         assert!(!text.contains(key.lines().nth(1).unwrap()));
         let (text, _) = shown(&[pki.join("admin.kubeconfig")]);
         assert!(text.contains("authority of cluster narthex:") && text.contains("O=system:masters"), "{text}");
-    }
-
-    #[test]
-    fn show_goes_on_after_a_file_with_a_problem() {
-        let dir = tempfile::tempdir().unwrap();
-        let (good, bad) = (dir.path().join("good.crt"), dir.path().join("bad.crt"));
-        fs::write(&good, Authority::made("a").pem()).unwrap();
-        fs::write(&bad, "hello").unwrap();
-        let (text, problems) = shown(&[bad, dir.path().join("missing.crt"), good]);
-        assert!(text.contains("authority CN=a"), "{text}");
-        assert_eq!(problems.0.len(), 2, "{problems}");
-    }
-
-    #[test]
-    fn dates_are_told_in_words() {
-        const DAY: u64 = 24 * 60 * 60;
-        for (seconds, expected) in [
-            (59, "59 seconds"),
-            (7200, "2 hours"),
-            (30 * DAY, "30 days"),
-            (365 * DAY, "11 months"),
-            (800 * DAY, "2 years"),
-        ] {
-            assert_eq!(span(seconds), expected);
-        }
-        let now = SystemTime::now();
-        let old = Authority::new("a", now - std::time::Duration::from_secs(3700 * DAY)).unwrap().0;
-        assert!(life(old.facts(), now).starts_with("EXPIRED 50 days ago, on 20"), "{}", life(old.facts(), now));
     }
 }

@@ -1,0 +1,338 @@
+//! The judgement of a certificate chain by a bundle.
+//!
+//! Where rustls-webpki is stricter or laxer than Go's crypto/x509, which every Kubernetes component judges
+//! by, we do what Go does if that is safe, and say so in the message if not:
+//!
+//! * an expired anchor does not vouch for anybody (webpki does not look at an anchor's dates);
+//! * the extended usage "any" is as good as the one asked for;
+//! * a backend may present exactly a certificate of the bundle, whether that is an authority or not (self-made
+//!   serving certificates are), but a client may not;
+//! * a version 1 certificate is refused as a peer's certificate.
+
+use std::fmt;
+use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, VerifiedPath};
+
+use super::bundle::Bundle;
+use super::certificate::{Facts, date};
+use super::provider;
+
+/// A chain was found good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Last second in which every certificate of the path is valid; judge again after it.
+    pub until: UnixTime,
+}
+
+impl Judged {
+    /// The first second after [`Judged::until`].
+    pub fn again(&self) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(self.until.as_secs().saturating_add(1)))
+    }
+}
+
+/// A chain was refused. `Display` gives [`Untrusted::why`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untrusted {
+    /// Which certificate, and why: for a log line, not for the client.
+    pub why: String,
+    /// The first second in which the answer may be another although the bundle is the same: set when the
+    /// certificate is not valid *yet*.
+    pub again: Option<UnixTime>,
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Untrusted {}
+
+/// What a peer's certificate must be good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Client,
+    Server,
+}
+
+impl Bundle {
+    /// Judges the chain a client presented (its own certificate first) for client authentication at `now`.
+    ///
+    /// Costs signature checks: judge once per connection and again when the bundle changed or the time in the
+    /// answer has come.
+    pub fn judge_client(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<Judged, Untrusted> {
+        let Some((leaf, intermediates)) = chain.split_first() else {
+            return Err(Untrusted { why: "no certificate was presented".to_owned(), again: None });
+        };
+        self.verify(leaf, intermediates, now, Role::Client).map_err(|error| {
+            let again = match &error {
+                webpki::Error::CertNotValidYet { not_before, .. } => Some(*not_before),
+                _ => None,
+            };
+            Untrusted { why: self.explain(leaf, &error), again }
+        })
+    }
+
+    /// Judges a backend's chain and its name.
+    pub(super) fn judge_server(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<Judged, webpki::Error> {
+        let judged = match self.0.certificates.binary_search_by(|it| it.as_ref().cmp(leaf.as_ref())) {
+            Ok(pinned) => pinned_server(leaf, &self.0.facts[pinned], now)?,
+            Err(_) => self.verify(leaf, intermediates, now, Role::Server)?,
+        };
+        EndEntityCert::try_from(leaf)?.verify_is_valid_for_subject_name(name)?;
+        Ok(judged)
+    }
+
+    /// Path and dates alone, without a name.
+    pub(super) fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        role: Role,
+    ) -> Result<Judged, webpki::Error> {
+        let end_entity = EndEntityCert::try_from(leaf)?;
+        let in_time = |path: &VerifiedPath<'_>| self.anchor_until(path.anchor(), now).map(|_| ());
+        let path = end_entity.verify_for_usage(
+            provider().signature_verification_algorithms.all,
+            &self.0.anchors,
+            intermediates,
+            now,
+            Usage(role),
+            None,
+            Some(&in_time),
+        )?;
+        let mut until = self.anchor_until(path.anchor(), now)?;
+        let of_path = std::iter::once(leaf.as_ref().to_vec())
+            .chain(path.intermediate_certificates().map(|it| it.der().as_ref().to_vec()));
+        for der in of_path {
+            let facts = Facts::of(&der).map_err(|_| webpki::Error::BadDer)?;
+            until = until.min(facts.not_after);
+        }
+        Ok(Judged { until })
+    }
+
+    /// How long an anchor vouches. Two certificates may carry the same name and key (a renewed authority):
+    /// the one that lives longest counts.
+    fn anchor_until(&self, used: &TrustAnchor<'_>, now: UnixTime) -> Result<UnixTime, webpki::Error> {
+        let same = self.0.anchors.iter().zip(&self.0.facts).filter(|(anchor, _)| {
+            anchor.subject == used.subject && anchor.subject_public_key_info == used.subject_public_key_info
+        });
+        let mut verdict = Err(webpki::Error::UnknownIssuer);
+        for (_, facts) in same {
+            verdict = match (in_time(facts, now), verdict) {
+                (Ok(until), Ok(known)) => Ok(until.max(known)),
+                (Err(_), Ok(known)) => Ok(known),
+                (it, Err(_)) => it,
+            };
+        }
+        verdict
+    }
+
+    /// A refusal in words, for the log.
+    fn explain(&self, leaf: &CertificateDer<'_>, error: &webpki::Error) -> String {
+        let facts = match Facts::of(leaf) {
+            Ok(facts) => facts,
+            Err(why) => return format!("the client certificate cannot be read: {why}"),
+        };
+        let why = match error {
+            webpki::Error::UnknownIssuer if self.0.certificates.iter().any(|it| it == leaf) => {
+                "it stands in the bundle itself; Go accepts that, we accept only what an authority of the bundle signed"
+                    .to_owned()
+            }
+            webpki::Error::UnknownIssuer => format!("no authority of the bundle signed it ({})", self.names()),
+            webpki::Error::CertExpired { not_after, .. } if *not_after == facts.not_after => {
+                format!("it expired on {}", date(*not_after))
+            }
+            webpki::Error::CertExpired { not_after, .. } => {
+                format!("an authority above it expired on {}", date(*not_after))
+            }
+            webpki::Error::CertNotValidYet { not_before, .. } => {
+                format!("it, or an authority above it, is not valid before {}; is a clock wrong?", date(*not_before))
+            }
+            webpki::Error::RequiredEkuNotFoundContext(_) => {
+                let usages = if facts.usages.is_empty() { "nothing".to_owned() } else { facts.usages.join(", ") };
+                format!("it, or an authority above it, is not for client authentication; it is for {usages}")
+            }
+            webpki::Error::CaUsedAsEndEntity => {
+                "it is an authority's own certificate; Go accepts that if the bundle holds it, we do not".to_owned()
+            }
+            webpki::Error::UnsupportedCertVersion => {
+                "it is an X.509 version 1 certificate, which carries no usage; make one of version 3".to_owned()
+            }
+            webpki::Error::UnsupportedCriticalExtension => "it has a critical extension that is not known".to_owned(),
+            webpki::Error::InvalidSignatureForPublicKey => {
+                format!("its signature is not that of the authority it names, \"{}\"", facts.issuer)
+            }
+            webpki::Error::UnsupportedSignatureAlgorithmContext(_)
+            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
+                "it, or an authority above it, is signed in a way that is no longer trusted (SHA-1, a short RSA key)"
+                    .to_owned()
+            }
+            webpki::Error::NameConstraintViolation => "an authority above it may not sign for this name".to_owned(),
+            webpki::Error::PathLenConstraintViolated => "there are too many authorities above it".to_owned(),
+            other => format!("{other:?}"),
+        };
+        format!(
+            "client certificate \"{}\" (serial {}, issued by \"{}\") is not trusted by {}: {why}",
+            facts.subject, facts.serial, facts.issuer, self.0.origin
+        )
+    }
+}
+
+fn in_time(facts: &Facts, now: UnixTime) -> Result<UnixTime, webpki::Error> {
+    if now.as_secs() < facts.not_before.as_secs() {
+        Err(webpki::Error::CertNotValidYet { time: now, not_before: facts.not_before })
+    } else if now.as_secs() > facts.not_after.as_secs() {
+        Err(webpki::Error::CertExpired { time: now, not_after: facts.not_after })
+    } else {
+        Ok(facts.not_after)
+    }
+}
+
+/// A backend presents exactly a certificate that the operator named: there is no path to find, but dates and
+/// usage count as ever.
+fn pinned_server(leaf: &CertificateDer<'_>, facts: &Facts, now: UnixTime) -> Result<Judged, webpki::Error> {
+    let until = in_time(facts, now)?;
+    let usage = super::certificate::parse(leaf).map_err(|_| webpki::Error::BadDer)?;
+    let usage = usage.extended_key_usage().map_err(|_| webpki::Error::ExtensionValueInvalid)?;
+    if usage.is_some_and(|usage| !usage.value.any && !usage.value.server_auth) {
+        return Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext {
+            required: KeyUsage::server_auth(),
+            present: Vec::new(),
+        }));
+    }
+    Ok(Judged { until })
+}
+
+/// The extended key usage as Go judges it: absent, "any" and the one asked for are all good.
+struct Usage(Role);
+
+impl ExtendedKeyUsageValidator for Usage {
+    fn validate(&self, iter: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        const ANY: &[usize] = &[2, 5, 29, 37, 0];
+        let (required, wanted) = match self.0 {
+            Role::Client => (KeyUsage::client_auth(), KeyUsage::CLIENT_AUTH_REPR),
+            Role::Server => (KeyUsage::server_auth(), KeyUsage::SERVER_AUTH_REPR),
+        };
+        let mut present = Vec::new();
+        for purpose in iter {
+            let purpose = purpose?.to_decoded_oid();
+            if purpose == ANY || purpose == wanted {
+                return Ok(());
+            }
+            present.push(purpose);
+        }
+        if present.is_empty() {
+            return Ok(());
+        }
+        Err(webpki::Error::RequiredEkuNotFoundContext(webpki::RequiredEkuNotFoundContext { required, present }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use rcgen::CustomExtension;
+
+    use super::*;
+    use crate::tls::{Authority, Request};
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn jane() -> Request {
+        Request::client("jane", &["dev"])
+    }
+
+    fn now() -> UnixTime {
+        UnixTime::now()
+    }
+
+    fn refusal(bundle: &Bundle, chain: &[CertificateDer<'_>]) -> Untrusted {
+        bundle.judge_client(chain, now()).unwrap_err()
+    }
+
+    #[test]
+    fn a_good_client_is_good_until_its_certificate_ends() {
+        let (authority, other) = (Authority::made("clients"), Authority::made("others"));
+        let pem = [other.pem(), "# a comment\n".to_owned(), authority.pem()].concat();
+        let bundle = Bundle::from_pem(pem.as_bytes(), "ca.crt").unwrap();
+        let pair = authority.pair(&jane());
+        let judged = bundle.judge_client(pair.chain(), now()).unwrap();
+        assert_eq!(judged.until, pair.not_after());
+        assert!(bundle.judge_client(pair.chain(), judged.until).is_ok());
+        assert!(bundle.judge_client(pair.chain(), judged.again()).is_err());
+        assert_eq!(bundle.subjects().len(), 2);
+    }
+
+    #[test]
+    fn dates_are_judged_and_named() {
+        let authority = Authority::new("clients", SystemTime::now() - 900 * DAY).unwrap().0;
+        let past = authority.pair_at(&jane(), SystemTime::now() - 800 * DAY);
+        let refused = refusal(&authority.bundle(), past.chain());
+        assert!(refused.why.contains("CN=jane") && refused.why.contains("it expired on 20"), "{refused}");
+        assert_eq!(refused.again, None);
+        let future = authority.pair_at(&jane(), SystemTime::now() + 10 * DAY);
+        let refused = refusal(&authority.bundle(), future.chain());
+        assert!(refused.why.contains("not valid before"), "{refused}");
+        assert_eq!(refused.again, Some(future.facts().not_before));
+        assert!(authority.bundle().judge_client(future.chain(), refused.again.unwrap()).is_ok());
+    }
+
+    #[test]
+    fn an_expired_authority_vouches_for_nobody_unless_it_was_renewed() {
+        let key = || rcgen::KeyPair::from_pem(&PEM.with(Clone::clone)).unwrap();
+        thread_local!(static PEM: String = rcgen::KeyPair::generate().unwrap().serialize_pem());
+        let old = Authority::with_key("clients", key(), SystemTime::now() - 4000 * DAY).unwrap().0;
+        let new = Authority::with_key("clients", key(), SystemTime::now()).unwrap().0;
+        let pair = new.pair(&jane());
+        let refused = refusal(&old.bundle(), pair.chain());
+        assert!(refused.why.contains("an authority above it expired"), "{refused}");
+        let both = Bundle::from_pem((old.pem() + &new.pem()).as_bytes(), "ca.crt").unwrap();
+        assert_eq!(both.judge_client(pair.chain(), now()).unwrap().until, pair.not_after());
+    }
+
+    #[test]
+    fn who_is_not_vouched_for_is_refused_with_a_reason() {
+        let authority = Authority::made("clients");
+        let bundle = authority.bundle();
+        let names = ["jane".to_owned()];
+        let impostor = Authority::made("clients");
+        for (chain, reason) in [
+            (Authority::made("others").pair(&jane()).chain().to_vec(), "no authority of the bundle signed it"),
+            // Same name, other key.
+            (impostor.pair(&jane()).chain().to_vec(), "its signature is not that of the authority it names"),
+            (authority.pair(&Request::serving(&names)).chain().to_vec(), "not for client authentication"),
+            (vec![authority.certificate().clone()], "Go accepts that"),
+            (vec![authority.version_1(&authority.issue(&jane(), SystemTime::now()).unwrap())], "version 1"),
+            (vec![CertificateDer::from(vec![0x30, 0x03, 1, 2, 3])], "cannot be read"),
+            (vec![], "no certificate was presented"),
+        ] {
+            let refused = refusal(&bundle, &chain);
+            assert!(refused.why.contains(reason), "{reason}: {refused}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_extension_is_refused_only_if_it_is_critical() {
+        let authority = Authority::made("clients");
+        let mut extension = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
+        let issue = |extension: &CustomExtension| {
+            authority.issue_with(&jane(), vec![extension.clone()], SystemTime::now()).unwrap().der().unwrap()
+        };
+        assert!(authority.bundle().judge_client(&[issue(&extension)], now()).is_ok());
+        extension.set_criticality(true);
+        let refused = refusal(&authority.bundle(), &[issue(&extension)]);
+        assert!(refused.why.contains("critical extension"), "{refused}");
+    }
+}
