@@ -1,1 +1,16 @@
-//! The operator's own listener.
+//! The operator's own listener: health, metrics, state, log level, status page.
+//!
+//! It has its own port and its own thread, so that it answers when the workers do not. It speaks plain
+//! HTTP and therefore stands on a loopback address unless told otherwise, and answers only who asks
+//! for it by such a name: a web page that points its own name at 127.0.0.1 learns nothing.
+
+mod host;
+mod page;
+mod report;
+mod serve;
+
+pub use report::{ApiServiceReport, Certificate, EndpointReport, StatusReport, human_duration, timestamp};
+pub use serve::{Admin, AdminState, spawn};
+
+/// Where the admin listener stands unless told otherwise.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:6480";

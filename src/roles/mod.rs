@@ -5,6 +5,7 @@ pub mod cli;
 mod completion;
 pub mod pki;
 pub mod quickstart;
+pub mod status;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

@@ -389,7 +389,7 @@ mod tests {
     use super::super::{AccessLog, Form, Settings};
     use super::*;
     use crate::kubeapi::Status;
-    use crate::observe::metrics::{Format, Metrics, Scope};
+    use crate::observe::metrics::{DryRun, Format, Metrics, Scope};
 
     struct World {
         metrics: Arc<Metrics>,
@@ -434,7 +434,7 @@ mod tests {
             resource: "greetings",
             subresource: "",
             scope: Scope::Cluster,
-            dry_run: Default::default(),
+            dry_run: DryRun::No,
         }
     }
 

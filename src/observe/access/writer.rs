@@ -9,10 +9,11 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::observe::health::Check;
 use crate::observe::metrics::Metrics;
 use crate::process::Problem;
 
@@ -20,6 +21,8 @@ use crate::process::Problem;
 const MOST_WAITING: usize = 1024 * 1024;
 /// How long lines gather before they are written together.
 const GATHER: Duration = Duration::from_millis(20);
+/// How long one write may take before the log counts as blocked.
+const BLOCKED: Duration = Duration::from_secs(120);
 
 /// The writing side; records that wait are written when it is dropped.
 pub struct AccessLog {
@@ -39,7 +42,9 @@ struct Shared {
     waiting: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
     output: Mutex<Output>,
     dropped: Arc<AtomicU64>,
-    writing: AtomicBool,
+    began: Instant,
+    /// When the write that runs began, in milliseconds after `began`, plus 1; 0 when none runs.
+    writing: AtomicU64,
     ended: AtomicBool,
 }
 
@@ -62,7 +67,8 @@ impl AccessLog {
             waiting: Mutex::default(),
             output: Mutex::new(Output { to: output, batch: Vec::new(), told: 0 }),
             dropped: metrics.access_records_dropped(),
-            writing: AtomicBool::new(false),
+            began: Instant::now(),
+            writing: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         });
         let thread = thread::Builder::new().name("access-log".into()).spawn({
@@ -94,9 +100,13 @@ impl AccessLog {
         self.shared.drain();
     }
 
-    /// Whether standard error takes nothing at this moment: the health check `log`, asked twice.
-    pub fn is_writing(&self) -> bool {
-        self.shared.writing.load(Ordering::Relaxed)
+    /// The health check `log`: fails, with upstream's words, when standard error has taken nothing of
+    /// one write for two minutes.
+    pub fn check(&self) -> Check {
+        let shared = self.shared.clone();
+        Check::new("log", move || {
+            if shared.writing_for(Instant::now()) < BLOCKED { Ok(()) } else { Err("logging blocked".to_owned()) }
+        })
     }
 }
 
@@ -133,10 +143,21 @@ impl Sink {
 }
 
 impl Shared {
+    fn millis(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.began).as_millis() as u64
+    }
+
+    fn writing_for(&self, now: Instant) -> Duration {
+        match self.writing.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => Duration::from_millis((self.millis(now) + 1).saturating_sub(since)),
+        }
+    }
+
     fn drain(&self) {
         let mut output = self.output.lock();
         let Output { to, batch, told } = &mut *output;
-        self.writing.store(true, Ordering::Relaxed);
+        self.writing.store(self.millis(Instant::now()) + 1, Ordering::Relaxed);
         // A closed standard error is nothing we could tell anybody about.
         for lines in self.waiting.lock().clone() {
             batch.clear();
@@ -153,7 +174,7 @@ impl Shared {
             *told = dropped;
         }
         let _ = to.flush();
-        self.writing.store(false, Ordering::Relaxed);
+        self.writing.store(0, Ordering::Relaxed);
     }
 }
 
@@ -227,6 +248,7 @@ pub(super) mod tests {
         }
         let dropped = metrics.access_records_dropped().load(Ordering::Relaxed);
         assert_eq!(dropped, 2000 - 1024);
+        assert!(log.shared.writing_for(Instant::now() + BLOCKED) >= BLOCKED);
         drop(go);
         log.flush();
         assert!(written.text().contains("976 access records were dropped: standard error is read too slowly\n"));

@@ -2,41 +2,44 @@
 
 use http::Method;
 
-/// The values of `verb` (k8s.io/apiserver/pkg/endpoints/metrics/metrics.go, `validRequestMethods`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum Verb {
-    Get,
-    List,
-    Watch,
-    Post,
-    Put,
-    Patch,
-    Apply,
-    Delete,
-    DeleteCollection,
-    Connect,
-    Other,
+/// A label whose values are all known here.
+macro_rules! label {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$doc])* $variant),* }
+
+        impl $name {
+            /// Every value, in order.
+            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
+
+            /// The label's value.
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+        }
+    };
 }
 
-impl Verb {
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Verb::Get => "GET",
-            Verb::List => "LIST",
-            Verb::Watch => "WATCH",
-            Verb::Post => "POST",
-            Verb::Put => "PUT",
-            Verb::Patch => "PATCH",
-            Verb::Apply => "APPLY",
-            Verb::Delete => "DELETE",
-            Verb::DeleteCollection => "DELETECOLLECTION",
-            Verb::Connect => "CONNECT",
-            Verb::Other => "other",
-        }
+label!(
+    /// The values of `verb` (k8s.io/apiserver/pkg/endpoints/metrics/metrics.go, `validRequestMethods`).
+    #[allow(missing_docs)]
+    Verb {
+        Get = "GET",
+        List = "LIST",
+        Watch = "WATCH",
+        Post = "POST",
+        Put = "PUT",
+        Patch = "PATCH",
+        Apply = "APPLY",
+        Delete = "DELETE",
+        DeleteCollection = "DELETECOLLECTION",
+        Connect = "CONNECT",
+        Other = "other",
     }
+);
 
+impl Verb {
     /// The verb of a request whose path says nothing more.
     pub fn of_method(method: &Method) -> Verb {
         match method.as_str() {
@@ -78,31 +81,21 @@ impl Verb {
     }
 }
 
-/// The values of `scope` (`CleanScope` there).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Scope {
-    /// No resource request.
-    #[default]
-    None,
-    /// One object; also every create.
-    Resource,
-    /// Objects of a namespace.
-    Namespace,
-    /// Objects of the cluster, or of all namespaces.
-    Cluster,
-}
+label!(
+    /// The values of `scope` (`CleanScope` there).
+    Scope {
+        /// No resource request.
+        None = "",
+        /// One object; also every create.
+        Resource = "resource",
+        /// Objects of a namespace.
+        Namespace = "namespace",
+        /// Objects of the cluster, or of all namespaces.
+        Cluster = "cluster",
+    }
+);
 
 impl Scope {
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scope::None => "",
-            Scope::Resource => "resource",
-            Scope::Namespace => "namespace",
-            Scope::Cluster => "cluster",
-        }
-    }
-
     /// The scope of a request as `RequestInfo` describes it.
     pub fn of(is_resource_request: bool, verb: &str, namespace: &str, name: &str) -> Scope {
         if !name.is_empty() || verb == "create" {
@@ -117,28 +110,19 @@ impl Scope {
     }
 }
 
-/// The values of `dry_run`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum DryRun {
-    /// The request means what it says.
-    #[default]
-    No,
-    /// `dryRun=All`.
-    All,
-    /// A `dryRun` that the API does not know.
-    Invalid,
-}
+label!(
+    /// The values of `dry_run`.
+    DryRun {
+        /// The request means what it says.
+        No = "",
+        /// `dryRun=All`.
+        All = "All",
+        /// A `dryRun` that the API does not know.
+        Invalid = "invalid",
+    }
+);
 
 impl DryRun {
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DryRun::No => "",
-            DryRun::All => "All",
-            DryRun::Invalid => "invalid",
-        }
-    }
-
     /// From the values of the parameter `dryRun`.
     pub fn of<'v>(values: impl IntoIterator<Item = &'v str>) -> DryRun {
         values.into_iter().fold(DryRun::No, |seen, value| match (seen, value) {
@@ -231,6 +215,70 @@ fn mix_text(hash: u64, text: &str) -> u64 {
     last[..rest.len()].copy_from_slice(rest);
     mix(mix(hash, u64::from_le_bytes(last)), text.len() as u64)
 }
+
+label!(
+    /// How an attempt to authenticate ended.
+    Authentication {
+        /// Somebody is known.
+        Success = "success",
+        /// Nobody said who it is, or nobody is known by it.
+        Failure = "failure",
+        /// An authenticator could not say, or refused.
+        Error = "error",
+    }
+);
+
+label!(
+    /// Where the time of a relayed request goes.
+    BackendPhase {
+        /// Opening the connection, if one was opened for it: the TCP part.
+        Dial = "dial",
+        /// The TLS part of that.
+        Tls = "tls",
+        /// From the request's last header byte to the answer's.
+        Headers = "headers",
+        /// From the answer's headers to its end.
+        Body = "body",
+    }
+);
+
+label!(
+    /// What is spoken on a connection to a backend.
+    Protocol {
+        /// HTTP/1.1.
+        Http1 = "http/1.1",
+        /// HTTP/2.
+        Http2 = "h2",
+    }
+);
+
+label!(
+    /// What a connection to a backend is doing.
+    ConnectionState {
+        /// Dialling or shaking hands.
+        Connecting = "connecting",
+        /// No request on it.
+        Idle = "idle",
+        /// At least one request on it.
+        Active = "active",
+        /// No new request goes to it; what runs is finished.
+        Draining = "draining",
+    }
+);
+
+label!(
+    /// Why a request went to a backend once more.
+    Retry {
+        /// The connection could not be opened.
+        Connect = "connect",
+        /// The backend refused the stream before it began (GOAWAY, REFUSED_STREAM).
+        RefusedStream = "refused-stream",
+        /// A kept connection turned out to be closed.
+        StaleConnection = "stale-connection",
+        /// The request is safe to repeat and its connection broke.
+        BrokenConnection = "broken-connection",
+    }
+);
 
 /// The value of `username`: never a person's name (`compressUsername` in
 /// k8s.io/apiserver/pkg/endpoints/filters/metrics.go).

@@ -3,10 +3,12 @@
 //! What every request touches is counted in [`WorkerMetrics`], one for each worker thread; what
 //! changes now and then is told to [`Metrics`] itself. A scrape adds the workers up.
 
+mod backend;
 mod cell;
 mod labels;
 mod procfs;
 mod render;
+mod sums;
 mod text;
 mod worker;
 
@@ -16,13 +18,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-pub use labels::{DryRun, Known, RequestLabels, Scope, Verb};
+pub use backend::{ConnectionCount, Endpoint, Service};
+pub use labels::{
+    Authentication, BackendPhase, ConnectionState, DryRun, Known, Protocol, RequestLabels, Retry, Scope, Verb,
+};
 pub use text::Format;
 pub(in crate::observe) use worker::Ended;
-pub use worker::{
-    Authentication, BackendPhase, ConnectionCount, ConnectionState, Endpoint, Protocol, Retry, Series, Service,
-    WorkerMetrics,
-};
+pub use worker::{Series, WorkerMetrics};
 
 use worker::Shard;
 

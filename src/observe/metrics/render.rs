@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::cell::{BACKEND_SECONDS, Counted, Histogram, REQUEST_SECONDS, RESPONSE_BYTES};
+use super::cell::{BACKEND_SECONDS, Counted, REQUEST_SECONDS, RESPONSE_BYTES};
 use super::labels::USERNAMES;
 use super::procfs::Reading;
+use super::sums::{Request, Sums};
 use super::text::{Format, Kind, Text};
-use super::worker::{EndpointSeries, RequestSeries, ServiceSeries, Shard};
-use super::{Authentication, BackendPhase, ConnectionState, DryRun, Family, Metrics, Protocol, Retry, Scope, Verb};
-
-/// `component` as kube-apiserver has it, so that its dashboards read ours.
-const COMPONENT: &str = "apiserver";
+use super::worker::Shard;
+use super::{Authentication, BackendPhase, ConnectionState, Family, Metrics, Protocol, Retry};
 
 pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     let mut text = Text::new(format);
@@ -27,12 +25,12 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     text.family(
         "authenticated_user_requests",
         Kind::Counter,
-        "Counter of authenticated requests broken out by username.",
+        "[ALPHA] Counter of authenticated requests broken out by username.",
     );
     for (name, count) in USERNAMES.iter().zip(sums.usernames).filter(|(_, count)| *count > 0) {
         text.sample(&[("username", name)], count);
     }
-    text.family("authentication_attempts", Kind::Counter, "Counter of authenticated attempts.");
+    text.family("authentication_attempts", Kind::Counter, "[ALPHA] Counter of authenticated attempts.");
     for (result, count) in Authentication::ALL.iter().zip(sums.attempts).filter(|(_, count)| *count > 0) {
         text.sample(&[("result", result.as_str())], count);
     }
@@ -112,72 +110,7 @@ fn family<const LABELS: usize>(
     }
 }
 
-/// The labels of one series of requests, in the order in which they are sorted.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
-struct Request {
-    group: String,
-    version: String,
-    resource: String,
-    subresource: String,
-    scope: &'static str,
-    verb: &'static str,
-    dry_run: &'static str,
-}
-
-#[derive(Default)]
-struct RequestSums {
-    codes: BTreeMap<u16, u64>,
-    terminations: BTreeMap<u16, u64>,
-    duration: Counted,
-    sizes: Option<Counted>,
-    long_running: u64,
-}
-
-#[derive(Default)]
-struct ServiceSums {
-    watches: u64,
-    retries: [u64; Retry::ALL.len()],
-}
-
-#[derive(Default)]
-struct EndpointSums {
-    phases: [Counted; BackendPhase::ALL.len()],
-    connections: [[u64; ConnectionState::ALL.len()]; Protocol::ALL.len()],
-}
-
-/// All workers together.
-#[derive(Default)]
-struct Sums {
-    in_flight: [u64; 2],
-    attempts: [u64; Authentication::ALL.len()],
-    usernames: [u64; USERNAMES.len()],
-    requests: BTreeMap<Request, RequestSums>,
-    services: BTreeMap<String, ServiceSums>,
-    endpoints: BTreeMap<(String, String), EndpointSums>,
-}
-
 impl Sums {
-    fn add(&mut self, shard: &Shard) {
-        add(&mut self.in_flight, shard.in_flight.iter().map(|cell| cell.get()));
-        add(&mut self.attempts, shard.attempts.iter().map(|cell| cell.get()));
-        add(&mut self.usernames, shard.usernames.iter().map(|cell| cell.get()));
-        for series in shard.requests.lock().iter() {
-            self.requests.entry(Request::of(series)).or_default().add(series);
-        }
-        // The worker holds a series as long as it counts in it: after that, it ends.
-        let mut services = shard.services.lock();
-        for service in services.iter() {
-            self.services.entry(service.name.clone()).or_default().add(service);
-        }
-        services.retain(|service| Arc::strong_count(service) > 1);
-        let mut endpoints = shard.endpoints.lock();
-        for endpoint in endpoints.iter() {
-            let key = (endpoint.service.clone(), endpoint.address.clone());
-            self.endpoints.entry(key).or_default().add(endpoint);
-        }
-        endpoints.retain(|endpoint| Arc::strong_count(endpoint) > 1);
-    }
-
     fn requests(&self, metrics: &Metrics, text: &mut Text) {
         text.family(
             "apiserver_current_inflight_requests",
@@ -303,83 +236,135 @@ impl Sums {
     }
 }
 
-impl Request {
-    fn of(series: &RequestSeries) -> Request {
-        let (scope, verb, dry_run): (Scope, Verb, DryRun) = (series.scope, series.verb, series.dry_run);
-        Request {
-            group: series.group.clone(),
-            version: series.version.clone(),
-            resource: series.resource.clone(),
-            subresource: series.subresource.clone(),
-            scope: scope.as_str(),
-            verb: verb.as_str(),
-            dry_run: dry_run.as_str(),
-        }
-    }
-
-    /// The labels in the order of their names, as client_golang writes them.
-    fn labels<'r>(&'r self, dry_run: Option<&'r str>, code: Option<&'r str>) -> Vec<(&'static str, &'r str)> {
-        let mut labels = Vec::with_capacity(9);
-        labels.extend(code.map(|code| ("code", code)));
-        labels.push(("component", COMPONENT));
-        labels.extend(dry_run.map(|dry_run| ("dry_run", dry_run)));
-        labels.extend([
-            ("group", self.group.as_str()),
-            ("resource", &self.resource),
-            ("scope", self.scope),
-            ("subresource", &self.subresource),
-            ("verb", self.verb),
-            ("version", &self.version),
-        ]);
-        labels
-    }
-}
-
-impl RequestSums {
-    fn add(&mut self, series: &RequestSeries) {
-        series.codes.each(|code, count| *self.codes.entry(code).or_default() += count);
-        series.terminations.each(|code, count| *self.terminations.entry(code).or_default() += count);
-        series.duration.add_to(&mut self.duration);
-        if let Some(sizes) = &series.sizes {
-            sizes.add_to(self.sizes.get_or_insert_default());
-        }
-        self.long_running = self.long_running.wrapping_add(series.long_running.get());
-    }
-}
-
-impl ServiceSums {
-    fn add(&mut self, series: &ServiceSeries) {
-        self.watches = self.watches.wrapping_add(series.watches.get());
-        add(&mut self.retries, series.retries.iter().map(|cell| cell.get()));
-    }
-}
-
-impl EndpointSums {
-    fn add(&mut self, series: &EndpointSeries) {
-        for (sum, phase) in self.phases.iter_mut().zip(&series.phases) {
-            Histogram::add_to(phase, sum);
-        }
-        for (sums, cells) in self.connections.iter_mut().zip(&series.connections) {
-            add(sums, cells.iter().map(|cell| cell.get()));
-        }
-    }
-}
-
-impl Counted {
-    fn add(&mut self, other: &Counted) {
-        self.buckets.resize(other.buckets.len(), 0);
-        add(&mut self.buckets, other.buckets.iter().copied());
-        self.sum += other.sum;
-    }
-}
-
-fn add(sums: &mut [u64], values: impl Iterator<Item = u64>) {
-    for (sum, value) in sums.iter_mut().zip(values) {
-        *sum = sum.wrapping_add(value);
-    }
-}
-
 fn counter(text: &mut Text, name: &'static str, help: &'static str, value: &AtomicU64) {
     text.family(name, Kind::Counter, help);
     text.sample(&[], value.load(Relaxed));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::Method;
+
+    use super::super::{Circuit, DryRun, Ended, Known, RequestLabels, Scope, Verb, WorkerMetrics};
+    use super::*;
+
+    fn request(worker: &WorkerMetrics, verb: Verb, dry_run: DryRun, ended: &Ended) {
+        let labels = RequestLabels {
+            verb,
+            group: "example.narthex.dev",
+            version: "v1",
+            resource: "greetings",
+            subresource: "",
+            scope: Scope::Namespace,
+            dry_run,
+        };
+        let series = worker.series(&labels, |_| Known::Resource);
+        worker.request_began(series, false);
+        worker.request_ended(series, false, ended);
+    }
+
+    fn ended(code: u16, millis: u64, bytes: u64) -> Ended {
+        Ended { code, took: Duration::from_millis(millis), bytes, in_self_defence: code == 429 }
+    }
+
+    fn some() -> (Arc<Metrics>, [WorkerMetrics; 2], Vec<Box<dyn std::any::Any>>) {
+        let metrics = Metrics::new();
+        let workers = [WorkerMetrics::new(&metrics), WorkerMetrics::new(&metrics)];
+        let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
+        for worker in &workers {
+            request(worker, Verb::List, DryRun::No, &ended(200, 5, 1000));
+            request(worker, Verb::Post, DryRun::No, &ended(429, 0, 10));
+            worker.authenticated(Authentication::Success, Some("jane@example.com"));
+            worker.authenticated(Authentication::Failure, None);
+            let service = worker.service("v1.example.narthex.dev");
+            service.retried(Retry::StaleConnection);
+            service.request_began(true, true);
+            let endpoint = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
+            endpoint.observe(BackendPhase::Headers, Duration::from_micros(700));
+            kept.push(Box::new(endpoint.connection(Protocol::Http2, ConnectionState::Active)));
+            kept.push(Box::new((service, endpoint)));
+        }
+        request(&workers[0], Verb::Post, DryRun::All, &ended(201, 70_000, 10));
+        request(&workers[1], Verb::List, DryRun::No, &ended(200, 30, 2_000_000_000));
+        let path = workers[0].series(&RequestLabels::path(&Method::GET, "/livez"), |_| Known::Nothing);
+        workers[0].request_began(path, true);
+        metrics.apiservice_is("v1.example.narthex.dev", None);
+        metrics.apiservice_is("v1.dead.example.com", Some("FailedDiscoveryCheck"));
+        metrics.apiservice_is("v1.dead.example.com", Some("FailedDiscoveryCheck"));
+        metrics.apiservice_is("v1.dead.example.com", Some("MissingEndpoints"));
+        metrics.apiservice_is("v1.gone.example.com", Some("ServiceNotFound"));
+        metrics.apiservice_is_gone("v1.gone.example.com");
+        metrics.endpoint_ejected("v1.example.narthex.dev", "10.0.0.1:443", true);
+        metrics.circuit_is("v1.example.narthex.dev", Circuit::HalfOpen);
+        metrics.certificate_expires("/etc/narthex/\"serving\".crt", 1_795_132_800);
+        metrics.registry_errors("bad.yaml", 2);
+        metrics.registry_errors("mended.yaml", 1);
+        metrics.registry_errors("mended.yaml", 0);
+        metrics.discovery_aggregated();
+        metrics.tls_handshake_failed();
+        (metrics, workers, kept)
+    }
+
+    /// The text without what differs from one process to the next.
+    fn stable(text: &str) -> String {
+        let stable = |line: &&str| !line.contains(" process_") && !line.starts_with("process_");
+        text.lines().filter(stable).map(|line| line.replace(env!("CARGO_PKG_VERSION"), "VERSION") + "\n").collect()
+    }
+
+    #[test]
+    fn the_text_is_the_golden_one() {
+        let (metrics, _workers, _kept) = some();
+        let text = stable(&metrics.render(Format::Classic));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/observe/metrics/golden.txt"), &text).unwrap();
+        }
+        for (line, (got, expected)) in text.lines().zip(include_str!("golden.txt").lines()).enumerate() {
+            assert_eq!(got, expected, "line {}", line + 1);
+        }
+        assert_eq!(text.lines().count(), include_str!("golden.txt").lines().count());
+    }
+
+    #[test]
+    fn families_are_in_order_and_once() {
+        let (metrics, _workers, _kept) = some();
+        for format in [Format::Classic, Format::OpenMetrics] {
+            let text = metrics.render(format);
+            let mut names: Vec<&str> =
+                text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+            if format == Format::OpenMetrics {
+                // Without `_total` the order of the names is another.
+                names.sort_unstable();
+            }
+            assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn both_formats_have_the_same_samples() {
+        let (metrics, _workers, _kept) = some();
+        let names = |format| {
+            let text = stable(&metrics.render(format));
+            let samples = text.lines().filter(|line| !line.starts_with('#'));
+            samples.map(|line| line.split(['{', ' ']).next().unwrap_or("").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(Format::Classic), names(Format::OpenMetrics));
+    }
+
+    #[test]
+    fn what_ended_is_counted_once_more_and_forgotten() {
+        let (metrics, _workers, kept) = some();
+        drop(kept);
+        assert!(metrics.render(Format::Classic).contains("narthex_watches{"));
+        assert!(!metrics.render(Format::Classic).contains("narthex_watches{"));
+    }
+
+    #[test]
+    fn what_runs_is_summed_over_workers() {
+        let (metrics, _workers, _kept) = some();
+        assert_eq!(metrics.running("v1.example.narthex.dev").watches, 2);
+        assert_eq!(metrics.connections("v1.example.narthex.dev", "10.0.0.1:443"), 2);
+        assert_eq!(metrics.connections("v1.example.narthex.dev", "10.0.0.9:443"), 0);
+    }
 }

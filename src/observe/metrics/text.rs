@@ -60,8 +60,12 @@ impl Text {
         self.line("", labels, None, value);
     }
 
-    /// One series of a histogram: the counts of each bucket (not cumulative) and the sum.
+    /// One series of a histogram: the counts of each bucket (not cumulative) and the sum. One that
+    /// observed nothing yet is left out.
     pub(super) fn histogram(&mut self, labels: &[(&str, &str)], printed: &[&str], buckets: &[u64], sum: f64) {
+        if buckets.iter().all(|bucket| *bucket == 0) {
+            return;
+        }
         let mut count = 0;
         for (n, bucket) in buckets.iter().enumerate() {
             count += bucket;

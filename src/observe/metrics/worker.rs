@@ -10,8 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Metrics;
-use super::cell::{BACKEND_SECONDS, Codes, Histogram, REQUEST_SECONDS, RESPONSE_BYTES, Tally};
-use super::labels::{self, DryRun, Known, RequestLabels, Scope, USERNAMES, Verb};
+use super::backend::{Endpoint, EndpointSeries, Service, ServiceSeries};
+use super::cell::{Codes, Histogram, REQUEST_SECONDS, RESPONSE_BYTES, Tally};
+use super::labels::{self, Authentication, DryRun, Known, RequestLabels, Scope, USERNAMES, Verb};
 
 /// The most series of requests one worker keeps; what would come after is counted as `other`. Names
 /// are bounded by the registry and by discovery anyway: this holds when a backend's discovery lies.
@@ -67,118 +68,6 @@ pub(super) struct RequestSeries {
     /// Only for GET and LIST, as upstream.
     pub(super) sizes: Option<Histogram>,
     pub(super) long_running: Tally,
-}
-
-pub(super) struct ServiceSeries {
-    pub(super) name: String,
-    pub(super) watches: Tally,
-    pub(super) in_flight: Tally,
-    /// As [`Retry::ALL`].
-    pub(super) retries: [Tally; Retry::ALL.len()],
-}
-
-pub(super) struct EndpointSeries {
-    pub(super) service: String,
-    pub(super) address: String,
-    /// As [`BackendPhase::ALL`].
-    pub(super) phases: [Histogram; BackendPhase::ALL.len()],
-    /// As [`Protocol::ALL`] and [`ConnectionState::ALL`].
-    pub(super) connections: [[Tally; ConnectionState::ALL.len()]; Protocol::ALL.len()],
-}
-
-macro_rules! label {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$doc])* $variant),* }
-
-        impl $name {
-            /// Every value, in order.
-            pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
-
-            /// The label's value.
-            pub fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $text),* }
-            }
-        }
-    };
-}
-
-label!(
-    /// How an attempt to authenticate ended.
-    Authentication {
-        /// Somebody is known.
-        Success = "success",
-        /// Nobody said who it is, or nobody is known by it.
-        Failure = "failure",
-        /// An authenticator could not say, or refused.
-        Error = "error",
-    }
-);
-
-label!(
-    /// Where the time of a relayed request goes.
-    BackendPhase {
-        /// Opening the connection, if one was opened for it: the TCP part.
-        Dial = "dial",
-        /// The TLS part of that.
-        Tls = "tls",
-        /// From the request's last header byte to the answer's.
-        Headers = "headers",
-        /// From the answer's headers to its end.
-        Body = "body",
-    }
-);
-
-label!(
-    /// What is spoken on a connection to a backend.
-    Protocol {
-        /// HTTP/1.1.
-        Http1 = "http/1.1",
-        /// HTTP/2.
-        Http2 = "h2",
-    }
-);
-
-label!(
-    /// What a connection to a backend is doing.
-    ConnectionState {
-        /// Dialling or shaking hands.
-        Connecting = "connecting",
-        /// No request on it.
-        Idle = "idle",
-        /// At least one request on it.
-        Active = "active",
-        /// No new request goes to it; what runs is finished.
-        Draining = "draining",
-    }
-);
-
-label!(
-    /// Why a request went to a backend once more.
-    Retry {
-        /// The connection could not be opened.
-        Connect = "connect",
-        /// The backend refused the stream before it began (GOAWAY, REFUSED_STREAM).
-        RefusedStream = "refused-stream",
-        /// A kept connection turned out to be closed.
-        StaleConnection = "stale-connection",
-        /// The request is safe to repeat and its connection broke.
-        BrokenConnection = "broken-connection",
-    }
-);
-
-/// One APIService as this thread counts it; its series end with the last handle of all threads.
-pub struct Service(Arc<ServiceSeries>, std::marker::PhantomData<Rc<()>>);
-
-/// One endpoint of an APIService as this thread counts it; its series end with the last handle.
-pub struct Endpoint(Arc<EndpointSeries>, std::marker::PhantomData<Rc<()>>);
-
-/// One connection to a backend; counted until dropped.
-pub struct ConnectionCount {
-    endpoint: Rc<Endpoint>,
-    protocol: Protocol,
-    state: ConnectionState,
 }
 
 impl WorkerMetrics {
@@ -287,14 +176,8 @@ impl WorkerMetrics {
             return service;
         }
         services.retain(|_, service| service.strong_count() > 0);
-        let series = Arc::new(ServiceSeries {
-            name: name.to_owned(),
-            watches: Tally::default(),
-            in_flight: Tally::default(),
-            retries: Default::default(),
-        });
-        self.shard.services.lock().push(series.clone());
-        let service = Rc::new(Service(series, std::marker::PhantomData));
+        let (service, series) = Service::open(name);
+        self.shard.services.lock().push(series);
         services.insert(name.to_owned(), Rc::downgrade(&service));
         service
     }
@@ -308,14 +191,8 @@ impl WorkerMetrics {
             return endpoint;
         }
         endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
-        let series = Arc::new(EndpointSeries {
-            service: service.to_owned(),
-            address: address.to_owned(),
-            phases: std::array::from_fn(|_| Histogram::new(&BACKEND_SECONDS)),
-            connections: Default::default(),
-        });
-        self.shard.endpoints.lock().push(series.clone());
-        let endpoint = Rc::new(Endpoint(series, std::marker::PhantomData));
+        let (endpoint, series) = Endpoint::open(service, address);
+        self.shard.endpoints.lock().push(series);
         endpoints.insert(key, Rc::downgrade(&endpoint));
         endpoint
     }
@@ -357,77 +234,6 @@ impl RequestSeries {
             scope: self.scope,
             dry_run: self.dry_run,
         }
-    }
-}
-
-impl Service {
-    /// Its name, for example `v1.example.narthex.dev`.
-    pub fn name(&self) -> &str {
-        &self.0.name
-    }
-
-    /// Counts a request that went to a backend once more.
-    pub fn retried(&self, reason: Retry) {
-        self.0.retries[reason as usize].up();
-    }
-
-    pub(in crate::observe) fn request_began(&self, long_running: bool, watch: bool) {
-        if watch {
-            self.0.watches.up();
-        }
-        if !long_running {
-            self.0.in_flight.up();
-        }
-    }
-
-    pub(in crate::observe) fn request_ended(&self, long_running: bool, watch: bool) {
-        if watch {
-            self.0.watches.down();
-        }
-        if !long_running {
-            self.0.in_flight.down();
-        }
-    }
-}
-
-impl Endpoint {
-    /// Its address, as given.
-    pub fn address(&self) -> &str {
-        &self.0.address
-    }
-
-    /// Counts how long `phase` of a request took.
-    pub fn observe(&self, phase: BackendPhase, took: Duration) {
-        self.0.phases[phase as usize].observe_duration(took);
-    }
-
-    /// Counts a connection, from now until the guard is dropped.
-    pub fn connection(self: &Rc<Self>, protocol: Protocol, state: ConnectionState) -> ConnectionCount {
-        self.0.connections[protocol as usize][state as usize].up();
-        ConnectionCount { endpoint: self.clone(), protocol, state }
-    }
-}
-
-impl ConnectionCount {
-    /// The connection is in another state now.
-    pub fn is_now(&mut self, state: ConnectionState) {
-        let cells = &self.endpoint.0.connections[self.protocol as usize];
-        cells[self.state as usize].down();
-        cells[state as usize].up();
-        self.state = state;
-    }
-
-    /// ALPN has decided what is spoken.
-    pub fn speaks(&mut self, protocol: Protocol) {
-        self.endpoint.0.connections[self.protocol as usize][self.state as usize].down();
-        self.endpoint.0.connections[protocol as usize][self.state as usize].up();
-        self.protocol = protocol;
-    }
-}
-
-impl Drop for ConnectionCount {
-    fn drop(&mut self) {
-        self.endpoint.0.connections[self.protocol as usize][self.state as usize].down();
     }
 }
 
@@ -495,23 +301,8 @@ mod tests {
         let worker = WorkerMetrics::new(&Metrics::new());
         let service = worker.service("v1.example.narthex.dev");
         assert!(Rc::ptr_eq(&service, &worker.service("v1.example.narthex.dev")));
-        let series = Arc::downgrade(&service.0);
         drop(service);
-        worker.shard.services.lock().retain(|service| Arc::strong_count(service) > 1);
-        assert!(series.upgrade().is_none());
-    }
-
-    #[test]
-    fn a_connection_is_counted_where_it_stands_until_it_goes() {
-        let worker = WorkerMetrics::new(&Metrics::new());
-        let endpoint = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
-        let cells = &endpoint.0.connections;
-        let mut connection = endpoint.connection(Protocol::Http1, ConnectionState::Connecting);
-        connection.speaks(Protocol::Http2);
-        connection.is_now(ConnectionState::Active);
-        assert_eq!(cells[Protocol::Http2 as usize][ConnectionState::Active as usize].get(), 1);
-        assert_eq!(cells[Protocol::Http1 as usize][ConnectionState::Connecting as usize].get(), 0);
-        drop(connection);
-        assert!(cells.iter().flatten().all(|cell| cell.get() == 0));
+        worker.shard.services.lock().retain(|series| Arc::strong_count(series) > 1);
+        assert!(worker.shard.services.lock().is_empty());
     }
 }

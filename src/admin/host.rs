@@ -1,0 +1,96 @@
+//! Whether a request means us by its `Host`: the guard against DNS rebinding.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::Request;
+use http::header::HOST;
+use http::uri::Authority;
+
+/// The host part of the address we were told to serve.
+pub(super) struct Told(String);
+
+impl Told {
+    /// From `host:port` as the operator wrote it.
+    pub(super) fn new(address: &str) -> Told {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        Told(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
+    }
+
+    /// Whether `request` was made for a loopback name or address, for the name we were told to
+    /// serve, or for the very address `local` at which it arrived: an address, unlike a name, cannot
+    /// be pointed at us by a stranger.
+    pub(super) fn is_meant<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
+        let mut hosts = request.headers().get_all(HOST).iter();
+        let (Some(header), None) = (hosts.next(), hosts.next()) else { return false };
+        let header = header.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
+        let Some(header) = header else { return false };
+        self.names(&header, local) && request.uri().authority().is_none_or(|target| self.names(target, local))
+    }
+
+    fn names(&self, authority: &Authority, local: SocketAddr) -> bool {
+        if authority.as_str().contains('@') {
+            return false;
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
+        match host.parse::<IpAddr>() {
+            Ok(ip) => {
+                let ip = ip.to_canonical();
+                ip.is_loopback() || ip == local.ip().to_canonical() || host == self.0
+            }
+            Err(_) => host == "localhost" || host == self.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_meant(told: &str, local: &str, hosts: &[&str]) -> bool {
+        let mut request = Request::get("/");
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        Told::new(told).is_meant(&request.body(()).unwrap(), local.parse().unwrap())
+    }
+
+    #[test]
+    fn loopback_is_meant() {
+        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:6480", "127.8.0.1", "[::1]:6480", "[::ffff:127.0.0.1]"] {
+            assert!(is_meant("127.0.0.1:6480", "127.0.0.1:6480", &[host]), "{host}");
+        }
+    }
+
+    #[test]
+    fn strangers_names_are_not() {
+        for host in [
+            "evil.example",
+            "evil.example:6480",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost@evil.example",
+            "evil.example@localhost",
+            "10.0.0.1",
+            "0.0.0.0",
+            "",
+        ] {
+            assert!(!is_meant("127.0.0.1:6480", "127.0.0.1:6480", &[host]), "{host}");
+        }
+        assert!(!is_meant("127.0.0.1:6480", "127.0.0.1:6480", &[]));
+        assert!(!is_meant("127.0.0.1:6480", "127.0.0.1:6480", &["localhost", "localhost"]));
+    }
+
+    #[test]
+    fn what_we_were_told_to_serve_is() {
+        assert!(is_meant("gateway.internal:6480", "10.0.0.5:6480", &["Gateway.Internal:6480"]));
+        assert!(is_meant("0.0.0.0:6480", "10.0.0.5:6480", &["10.0.0.5:6480"]));
+        assert!(!is_meant("0.0.0.0:6480", "10.0.0.5:6480", &["10.0.0.6:6480"]));
+        assert!(is_meant("[fd00::5]:6480", "[fd00::5]:6480", &["[fd00::5]:6480"]));
+    }
+
+    #[test]
+    fn the_request_line_is_held_to_it_too() {
+        let request = Request::get("http://evil.example/").header(HOST, "localhost").body(()).unwrap();
+        assert!(!Told::new("127.0.0.1:6480").is_meant(&request, "127.0.0.1:6480".parse().unwrap()));
+    }
+}

@@ -1,0 +1,265 @@
+//! The status page: one HTML document that needs nothing but itself, no script among it.
+
+use std::fmt::{Display, Write};
+use std::sync::LazyLock;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::report::{Distance, StatusReport, distance};
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--fg:#1c2024;--dim:#60646c;--bg:#fcfcfd;--line:#d9d9e0;--good:#18794e;--bad:#b42318;--warn:#9a5b00}\
+@media (prefers-color-scheme:dark){:root{--fg:#edeef0;--dim:#b0b4ba;--bg:#111113;--line:#363a3f;--good:#3dd68c;--bad:#ff9592;--warn:#ffca16}}\
+body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);margin:2rem auto;max-width:72rem;padding:0 1rem}\
+h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}p{margin:.25rem 0}.dim{color:var(--dim)}\
+.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}.scroll{overflow-x:auto}\
+table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line)}\
+th{font-weight:600;color:var(--dim)}td.n,th.n{text-align:right}code{font:13px/1.5 ui-monospace,monospace}a{color:inherit}";
+
+/// The page's content security policy: our one style, and nothing from anywhere.
+pub(super) static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, STYLE.as_bytes());
+    format!(
+        "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        STANDARD.encode(digest)
+    )
+});
+
+/// The page that shows `report` at `now`.
+pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
+    let mut page = Page(String::with_capacity(16 * 1024));
+    page.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Narthex</title>");
+    page.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+    page.raw("<meta http-equiv=\"refresh\" content=\"10\"><style>");
+    page.raw(STYLE);
+    page.raw("</style></head><body><main>");
+    page.head(report, now);
+    page.apiservices(report, now);
+    page.endpoints(report);
+    page.certificates(report, now);
+    page.problems(report);
+    page.raw("<h2>More</h2><p>");
+    for path in ["/readyz?verbose", "/livez?verbose", "/metrics", "/status.json", "/debug/connections", "/debug/tasks"]
+    {
+        page.raw("<a href=\"");
+        page.raw(path);
+        page.raw("\"><code>");
+        page.raw(path);
+        page.raw("</code></a> ");
+    }
+    page.raw("</p></main></body></html>\n");
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn raw(&mut self, html: &str) {
+        self.0.push_str(html);
+    }
+
+    /// `value` as text, whatever it holds.
+    fn text(&mut self, value: impl Display) {
+        let _ = write!(Escaped(&mut self.0), "{value}");
+    }
+
+    fn cell(&mut self, class: &str, value: impl Display) {
+        self.raw("<td class=\"");
+        self.raw(class);
+        self.raw("\">");
+        self.text(value);
+        self.raw("</td>");
+    }
+
+    fn table(&mut self, title: &str, columns: &[&str]) {
+        self.raw("<h2>");
+        self.text(title);
+        self.raw("</h2><div class=\"scroll\"><table><thead><tr>");
+        for column in columns {
+            let number = matches!(*column, "Inflight" | "Watches" | "Connections");
+            self.raw(if number { "<th class=\"n\">" } else { "<th>" });
+            self.text(column);
+            self.raw("</th>");
+        }
+        self.raw("</tr></thead><tbody>");
+    }
+
+    fn end_table(&mut self) {
+        self.raw("</tbody></table></div>");
+    }
+
+    fn head(&mut self, report: &StatusReport, now: SystemTime) {
+        let ready = report.phase == "serving" && report.not_ready.is_empty();
+        self.raw("<h1>Narthex <span class=\"");
+        self.raw(if ready { "good" } else { "warn" });
+        self.raw("\">");
+        self.text(&report.phase);
+        self.raw(if ready { "" } else { ", not ready" });
+        self.raw("</span></h1><p class=\"dim\">version ");
+        self.text(&report.version);
+        self.raw(", up ");
+        self.text(StatusReport::age(&report.started, now));
+        self.raw(" (since ");
+        self.text(&report.started);
+        self.raw("), log level ");
+        self.text(&report.log_level);
+        self.raw("</p><p>Clients connect to <code>");
+        self.text(report.listen.join(", "));
+        self.raw("</code></p>");
+        for check in &report.not_ready {
+            self.raw("<p class=\"warn\">Not ready: ");
+            self.text(check);
+            self.raw("</p>");
+        }
+    }
+
+    fn apiservices(&mut self, report: &StatusReport, now: SystemTime) {
+        if report.apiservices.is_empty() {
+            self.raw("<h2>APIServices</h2><p class=\"dim\">None. Give some with <code>--registry-dir</code>.</p>");
+            return;
+        }
+        let columns = ["Name", "Service", "Available", "Since", "Endpoints", "Inflight", "Watches", "Message"];
+        self.table("APIServices", &columns);
+        for service in &report.apiservices {
+            self.raw("<tr>");
+            self.cell("", &service.name);
+            self.cell("", &service.service);
+            let class = match service.available {
+                Some(true) => "good",
+                Some(false) => "bad",
+                None => "dim",
+            };
+            self.cell(class, service.availability());
+            self.cell("", StatusReport::age(&service.since, now));
+            self.cell("", service.ready_endpoints());
+            self.cell("n", service.inflight);
+            self.cell("n", service.watches);
+            self.cell("dim", &service.message);
+            self.raw("</tr>");
+        }
+        self.end_table();
+    }
+
+    fn endpoints(&mut self, report: &StatusReport) {
+        if report.apiservices.iter().all(|service| service.endpoints.is_empty()) {
+            return;
+        }
+        self.table("Endpoints", &["APIService", "Address", "State", "Connections"]);
+        for service in &report.apiservices {
+            for endpoint in &service.endpoints {
+                self.raw("<tr>");
+                self.cell("", &service.name);
+                self.cell("", &endpoint.address);
+                self.cell(if endpoint.state == "ready" { "good" } else { "bad" }, &endpoint.state);
+                self.cell("n", endpoint.connections);
+                self.raw("</tr>");
+            }
+        }
+        self.end_table();
+    }
+
+    fn certificates(&mut self, report: &StatusReport, now: SystemTime) {
+        if report.certificates.is_empty() {
+            return;
+        }
+        self.table("Certificates", &["File", "Subject", "Names", "Ends"]);
+        for certificate in &report.certificates {
+            self.raw("<tr>");
+            self.cell("", &certificate.file);
+            self.cell("", &certificate.subject);
+            self.cell("dim", certificate.names.join(", "));
+            let class = match distance(&certificate.not_after, now) {
+                Some(Distance::Future(left)) if left.as_secs() > 7 * 86_400 => "",
+                Some(Distance::Future(_)) => "warn",
+                _ => "bad",
+            };
+            let expiry = StatusReport::expiry(&certificate.not_after, now);
+            self.cell(class, format_args!("{expiry} ({})", certificate.not_after));
+            self.raw("</tr>");
+        }
+        self.end_table();
+    }
+
+    fn problems(&mut self, report: &StatusReport) {
+        if report.registry_problems.is_empty() {
+            return;
+        }
+        self.raw(
+            "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p><ul>",
+        );
+        for problem in &report.registry_problems {
+            self.raw("<li class=\"bad\">");
+            self.text(problem);
+            self.raw("</li>");
+        }
+        self.raw("</ul>");
+    }
+}
+
+struct Escaped<'p>(&'p mut String);
+
+impl Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for character in text.chars() {
+            match character {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                other => self.0.push(other),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::{ApiServiceReport, Certificate, EndpointReport};
+    use super::*;
+
+    #[test]
+    fn nothing_in_the_report_becomes_markup() {
+        let hostile = "</td><script>alert('1')</script>\"&".to_owned();
+        let report = StatusReport {
+            version: hostile.clone(),
+            started: hostile.clone(),
+            phase: hostile.clone(),
+            listen: vec![hostile.clone()],
+            apiservices: vec![ApiServiceReport {
+                name: hostile.clone(),
+                service: hostile.clone(),
+                available: Some(false),
+                reason: hostile.clone(),
+                message: hostile.clone(),
+                since: hostile.clone(),
+                endpoints: vec![EndpointReport { address: hostile.clone(), state: hostile.clone(), connections: 1 }],
+                ..Default::default()
+            }],
+            certificates: vec![Certificate {
+                file: hostile.clone(),
+                subject: hostile.clone(),
+                names: vec![hostile.clone()],
+                not_after: hostile.clone(),
+            }],
+            registry_problems: vec![hostile.clone()],
+            not_ready: vec![hostile.clone()],
+            log_level: hostile,
+        };
+        let page = render(&report, SystemTime::UNIX_EPOCH);
+        assert!(!page.contains("<script") && !page.contains("alert('"), "{page}");
+        assert!(page.contains("&lt;script&gt;alert(&#39;1&#39;)"));
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        let page = render(&StatusReport::default(), SystemTime::UNIX_EPOCH);
+        for elsewhere in ["http://", "https://", "src=", "url(", "@import", "<script", "style="] {
+            assert!(!page.contains(elsewhere), "{elsewhere}");
+        }
+        assert!(POLICY.starts_with("default-src 'none'; style-src 'sha256-"));
+    }
+}

@@ -1,0 +1,224 @@
+//! What `/status.json`, the status page and `narthex status` show.
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::Phase;
+
+/// The state of the process at one moment. Fields are only ever added.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusReport {
+    /// Version of the program.
+    pub version: String,
+    /// When the process started, from [`timestamp`].
+    pub started: String,
+    /// `serving`, `leaving`, `draining` or `ending`; from [`StatusReport::phase_of`].
+    pub phase: String,
+    /// Addresses that clients connect to.
+    pub listen: Vec<String>,
+    /// By name.
+    pub apiservices: Vec<ApiServiceReport>,
+    /// By file.
+    pub certificates: Vec<Certificate>,
+    /// Mistakes in the registry, each as it was logged; the last good state is in use.
+    pub registry_problems: Vec<String>,
+    /// Readiness checks that fail, as `name: why`.
+    pub not_ready: Vec<String>,
+    /// The level of the log.
+    pub log_level: String,
+}
+
+/// One APIService.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiServiceReport {
+    /// For example `v1.example.narthex.dev`.
+    pub name: String,
+    /// What stands behind it: `namespace/name:port`, a URL, or `Local`.
+    pub service: String,
+    /// `None` before the first judgement.
+    pub available: Option<bool>,
+    /// Reason of the condition `Available`.
+    pub reason: String,
+    /// Its message.
+    pub message: String,
+    /// Since when the condition is as it is, from [`timestamp`].
+    pub since: String,
+    /// Where its requests may go.
+    pub endpoints: Vec<EndpointReport>,
+    /// Requests that run now and are not long-running.
+    pub inflight: u64,
+    /// Watches that are open now.
+    pub watches: u64,
+}
+
+/// One endpoint of an APIService.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointReport {
+    /// Address and port.
+    pub address: String,
+    /// `ready`, `ejected`, `unready`, …
+    pub state: String,
+    /// Connections that stand now.
+    pub connections: u64,
+}
+
+/// One certificate that we present or trust.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Certificate {
+    /// Where it was read from.
+    pub file: String,
+    /// Its subject.
+    pub subject: String,
+    /// Its subject alternative names.
+    pub names: Vec<String>,
+    /// When it ends, from [`timestamp`].
+    pub not_after: String,
+}
+
+impl StatusReport {
+    /// The word for a phase of the process.
+    pub fn phase_of(phase: Phase) -> &'static str {
+        match phase {
+            Phase::Serving => "serving",
+            Phase::Leaving => "leaving",
+            Phase::Draining => "draining",
+            Phase::Ending => "ending",
+        }
+    }
+}
+
+impl ApiServiceReport {
+    /// The column AVAILABLE as `kubectl get apiservices` prints it: `True`, `False (Reason)`, `Unknown`.
+    pub fn availability(&self) -> String {
+        match self.available {
+            Some(true) => "True".to_owned(),
+            Some(false) if self.reason.is_empty() => "False".to_owned(),
+            Some(false) => format!("False ({})", self.reason),
+            None => "Unknown".to_owned(),
+        }
+    }
+
+    /// How many of how many endpoints take requests, as `1/2`.
+    pub fn ready_endpoints(&self) -> String {
+        let ready = self.endpoints.iter().filter(|endpoint| endpoint.state == "ready").count();
+        format!("{ready}/{}", self.endpoints.len())
+    }
+}
+
+/// A moment as RFC 3339 with whole seconds, as `metav1.Time` has it.
+pub fn timestamp(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).map(|time| time.strftime("%FT%TZ").to_string()).unwrap_or_default()
+}
+
+/// How long before (or after) `now` the moment `timestamp` is; `None` if it is no moment.
+pub(super) fn distance(timestamp: &str, now: SystemTime) -> Option<Distance> {
+    let time = SystemTime::from(timestamp.parse::<jiff::Timestamp>().ok()?);
+    Some(match now.duration_since(time) {
+        Ok(past) => Distance::Past(past),
+        Err(future) => Distance::Future(future.duration()),
+    })
+}
+
+/// On which side of now a moment is.
+pub(super) enum Distance {
+    Past(Duration),
+    Future(Duration),
+}
+
+impl StatusReport {
+    /// How long ago `timestamp` was, for a column AGE; `<unknown>` if it does not say.
+    pub fn age(timestamp: &str, now: SystemTime) -> String {
+        match distance(timestamp, now) {
+            Some(Distance::Past(past)) => human_duration(past),
+            Some(Distance::Future(_)) => human_duration(Duration::ZERO),
+            None => "<unknown>".to_owned(),
+        }
+    }
+
+    /// When `timestamp` will be: `in 89d`, `expired 5m ago`.
+    pub fn expiry(timestamp: &str, now: SystemTime) -> String {
+        match distance(timestamp, now) {
+            Some(Distance::Past(past)) => format!("expired {} ago", human_duration(past)),
+            Some(Distance::Future(left)) => format!("in {}", human_duration(left)),
+            None => "<unknown>".to_owned(),
+        }
+    }
+}
+
+/// A duration in the few characters that kubectl's tables use (apimachinery's `HumanDuration`):
+/// finer the shorter it is.
+pub fn human_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let years = days / 365;
+    let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{big}{unit}"),
+        _ => format!("{big}{unit}{small}{small_unit}"),
+    };
+    match () {
+        () if seconds < 120 => format!("{seconds}s"),
+        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        () if minutes < 180 => format!("{minutes}m"),
+        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        () if hours < 48 => format!("{hours}h"),
+        () if days < 8 => two(days, "d", hours % 24, "h"),
+        () if days < 730 => format!("{days}d"),
+        () if years < 8 => two(years, "y", days % 365, "d"),
+        () => format!("{years}y"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_in_kubectl() {
+        for (seconds, expected) in [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (150, "2m30s"),
+            (600, "10m"),
+            (10_800, "3h"),
+            (10_860, "3h1m"),
+            (28_800, "8h"),
+            (172_800, "2d"),
+            (176_400, "2d1h"),
+            (691_200, "8d"),
+            (63_072_000, "2y"),
+            (63_158_400, "2y1d"),
+        ] {
+            assert_eq!(human_duration(Duration::from_secs(seconds)), expected);
+        }
+    }
+
+    #[test]
+    fn moments_are_told_from_now() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800);
+        assert_eq!(timestamp(now), "2026-11-20T00:00:00Z");
+        assert_eq!(StatusReport::age("2026-11-19T23:59:00Z", now), "60s");
+        assert_eq!(StatusReport::expiry("2026-11-19T23:59:00Z", now), "expired 60s ago");
+        assert_eq!(StatusReport::expiry("2026-12-20T00:00:00Z", now), "in 30d");
+        assert_eq!(StatusReport::age("yesterday", now), "<unknown>");
+    }
+
+    #[test]
+    fn the_report_keeps_the_names_of_its_fields() {
+        let report = StatusReport {
+            apiservices: vec![ApiServiceReport { available: Some(false), ..Default::default() }],
+            certificates: vec![Certificate::default()],
+            ..Default::default()
+        };
+        let value = serde_json::to_value(&report).unwrap();
+        for pointer in ["/logLevel", "/registryProblems", "/certificates/0/notAfter", "/apiservices/0/inflight"] {
+            assert!(value.pointer(pointer).is_some(), "{pointer} of {value}");
+        }
+        assert_eq!(serde_json::from_value::<StatusReport>(value).unwrap(), report);
+    }
+}

@@ -1,0 +1,342 @@
+//! The admin listener's thread, and what it answers to which path.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Body;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::Semaphore;
+
+use super::host::Told;
+use super::page;
+use super::report::StatusReport;
+use crate::observe::metrics::Format;
+use crate::observe::{Health, LogLevel, Metrics};
+use crate::process::Problem;
+
+/// Connections at a time; more wait.
+const CONNECTIONS: usize = 64;
+/// The longest a connection lives: a reader that stops does not keep its place for ever.
+const LIFE: Duration = Duration::from_secs(300);
+/// How long a request's head may take, and a connection be idle.
+const HEAD: Duration = Duration::from_secs(30);
+/// The longest body we read: a log level.
+const BODY: usize = 4096;
+
+/// What the admin listener shows. Asked anew by every request, on the admin thread.
+pub struct AdminState {
+    /// The state of the process.
+    pub report: Box<dyn Fn() -> StatusReport + Send + Sync>,
+    /// `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// `/livez`, `/readyz` and what else there is of that kind.
+    pub health: Vec<Health>,
+    /// `/log-level`.
+    pub log_level: LogLevel,
+    /// `/debug/connections`.
+    pub connections: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// `/debug/tasks`.
+    pub tasks: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+}
+
+/// The admin listener; it answers until the process ends.
+pub struct Admin {
+    /// Where it stands; differs from the address asked for when its port was 0.
+    pub local_addr: SocketAddr,
+}
+
+/// Binds `address` (`host:port`) and serves `state` there on a thread of its own.
+pub fn spawn(address: &str, state: AdminState) -> Result<Admin, Problem> {
+    let problem = |what: &str, error: &dyn std::fmt::Display| {
+        Problem::new("--admin-address", format!("{what} {address}: {error}"))
+    };
+    let listener = TcpListener::bind(address).map_err(|error| problem("cannot listen on", &error))?;
+    listener.set_nonblocking(true).map_err(|error| problem("cannot listen on", &error))?;
+    let local_addr = listener.local_addr().map_err(|error| problem("cannot listen on", &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| problem("cannot serve", &error))?;
+    let server = Server { told: Told::new(address), state };
+    thread::Builder::new()
+        .name("admin".into())
+        .spawn(move || tokio::task::LocalSet::new().block_on(&runtime, server.accept(listener)))
+        .map_err(|error| problem("cannot start the thread for", &error))?;
+    Ok(Admin { local_addr })
+}
+
+struct Server {
+    told: Told,
+    state: AdminState,
+}
+
+impl Server {
+    async fn accept(self, listener: TcpListener) {
+        let listener = match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => return tracing::error!(%error, "the admin listener cannot serve; restart to get it back"),
+        };
+        let server = Rc::new(self);
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            // Never closed.
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors, most likely: that passes.
+                    tracing::warn!(%error, "the admin listener cannot take a connection");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    continue;
+                }
+            };
+            let server = server.clone();
+            tokio::task::spawn_local(async move {
+                let _place = place;
+                let Ok(local) = stream.local_addr() else { return };
+                let service = service_fn(|request| {
+                    let server = server.clone();
+                    async move { Ok::<_, Infallible>(server.answer(request, local).await) }
+                });
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(HEAD)
+                    .max_buf_size(16 * 1024)
+                    .serve_connection(TokioIo::new(stream), service);
+                // How a connection of the operator ends is nobody's concern.
+                let _ = tokio::time::timeout(LIFE, connection).await;
+            });
+        }
+    }
+
+    async fn answer<B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>>(
+        &self,
+        request: Request<B>,
+        local: SocketAddr,
+    ) -> Response<Full<Bytes>> {
+        if !self.told.is_meant(&request, local) {
+            let text = "This is the admin address of a Narthex process. It answers only requests whose Host is a \
+                        loopback name or address, or the one it was told to serve.\n";
+            return finish(plain(StatusCode::FORBIDDEN, text));
+        }
+        let answer = match *request.method() {
+            Method::GET | Method::HEAD => self.read(&request),
+            Method::PUT if request.uri().path() == "/log-level" => self.set_log_level(request).await,
+            _ => {
+                let allowed = if request.uri().path() == "/log-level" { "GET, HEAD, PUT" } else { "GET, HEAD" };
+                let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, format!("only {allowed}\n"));
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+                response
+            }
+        };
+        finish(answer)
+    }
+
+    fn read<B>(&self, request: &Request<B>) -> Response<Bytes> {
+        let state = &self.state;
+        match request.uri().path() {
+            "/" => {
+                let mut response = Response::new(Bytes::from(page::render(&(state.report)(), SystemTime::now())));
+                let headers = response.headers_mut();
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+                if let Ok(policy) = HeaderValue::from_str(&page::POLICY) {
+                    headers.insert(CONTENT_SECURITY_POLICY, policy);
+                }
+                response
+            }
+            "/metrics" => {
+                let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+                let format = Format::accepted(accept);
+                let mut response = Response::new(Bytes::from(state.metrics.render(format)));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+                response
+            }
+            "/status.json" => json(&(state.report)()),
+            "/log-level" => plain(StatusCode::OK, format!("{}\n", state.log_level.current())),
+            "/debug/connections" => json(&(state.connections)()),
+            "/debug/tasks" => json(&(state.tasks)()),
+            path => state
+                .health
+                .iter()
+                .find_map(|health| health.answer(path, request.uri().query()))
+                .unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "not found\n")),
+        }
+    }
+
+    async fn set_log_level<B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>>(
+        &self,
+        request: Request<B>,
+    ) -> Response<Bytes> {
+        let Ok(body) = Limited::new(request.into_body(), BODY).collect().await else {
+            return plain(StatusCode::BAD_REQUEST, "a log level was expected, for example debug\n");
+        };
+        let body = body.to_bytes();
+        match self.state.log_level.set(&String::from_utf8_lossy(&body)) {
+            Ok(()) => {
+                let level = self.state.log_level.current();
+                tracing::info!(level, "the log level was changed");
+                plain(StatusCode::OK, format!("{level}\n"))
+            }
+            Err(problem) => plain(StatusCode::BAD_REQUEST, format!("{problem}\n")),
+        }
+    }
+}
+
+fn plain(status: StatusCode, text: impl Into<String>) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(text.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn json(value: &impl serde::Serialize) -> Response<Bytes> {
+    match serde_json::to_vec_pretty(value) {
+        Ok(mut text) => {
+            text.push(b'\n');
+            let mut response = Response::new(Bytes::from(text));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        }
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+/// The headers that every answer carries.
+fn finish(response: Response<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = response.map(Full::new);
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::observe::Check;
+
+    fn admin() -> Admin {
+        let report = || StatusReport { version: "0.0.0".into(), ..StatusReport::default() };
+        let state = AdminState {
+            report: Box::new(report),
+            metrics: Metrics::new(),
+            health: vec![
+                Health::new("livez", [Check::ping()]),
+                Health::new("readyz", [Check::ping(), Check::new("registry", || Err("not read yet".into()))]),
+            ],
+            log_level: LogLevel::detached(),
+            connections: Box::new(|| serde_json::json!([])),
+            tasks: Box::new(|| serde_json::json!([])),
+        };
+        spawn("127.0.0.1:0", state).unwrap()
+    }
+
+    /// Status code, head and body of the answer to `request`, in which `{host}` is where we stand.
+    fn ask(admin: &Admin, request: &str) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(admin.local_addr).unwrap();
+        let request = request.replace("{host}", &format!("Host: {}\r\nConnection: close", admin.local_addr));
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), head.to_ascii_lowercase(), body.to_owned())
+    }
+
+    #[test]
+    fn every_path_answers() {
+        let admin = admin();
+        for (path, status, kind) in [
+            ("/", 200, "text/html; charset=utf-8"),
+            ("/livez", 200, "text/plain; charset=utf-8"),
+            ("/readyz", 500, "text/plain; charset=utf-8"),
+            ("/readyz/ping", 200, "text/plain; charset=utf-8"),
+            ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8"),
+            ("/status.json", 200, "application/json"),
+            ("/log-level", 200, "text/plain; charset=utf-8"),
+            ("/debug/connections", 200, "application/json"),
+            ("/debug/tasks", 200, "application/json"),
+            ("/nothing", 404, "text/plain; charset=utf-8"),
+        ] {
+            let (got, head, body) = ask(&admin, &format!("GET {path} HTTP/1.1\r\n{{host}}\r\n\r\n"));
+            assert_eq!(got, status, "{path}: {body}");
+            assert!(head.contains(&format!("content-type: {kind}")), "{path}: {head}");
+            assert!(head.contains("x-content-type-options: nosniff"), "{path}: {head}");
+        }
+        let (_, head, _) = ask(&admin, "GET / HTTP/1.1\r\n{host}\r\n\r\n");
+        assert!(head.contains("content-security-policy: default-src 'none'; style-src 'sha256-"), "{head}");
+    }
+
+    #[test]
+    fn a_name_that_a_stranger_pointed_at_us_learns_nothing() {
+        let admin = admin();
+        for request in [
+            "GET /status.json HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+            "GET /status.json HTTP/1.1\r\nConnection: close\r\n\r\n",
+            "PUT /log-level HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\nContent-Length: 5\r\n\r\ndebug",
+        ] {
+            let (status, _, body) = ask(&admin, request);
+            assert_eq!(status, 403, "{request}");
+            assert!(!body.contains("version"));
+        }
+        assert_eq!(ask(&admin, "GET /log-level HTTP/1.1\r\n{host}\r\n\r\n").2, "info\n");
+    }
+
+    #[test]
+    fn the_log_level_is_put() {
+        let admin = admin();
+        let put = |level: &str| {
+            let length = level.len();
+            ask(&admin, &format!("PUT /log-level HTTP/1.1\r\n{{host}}\r\nContent-Length: {length}\r\n\r\n{level}"))
+        };
+        assert_eq!((put("debug\n").0, put("debug\n").2.as_str()), (200, "debug\n"));
+        assert_eq!(ask(&admin, "GET /log-level HTTP/1.1\r\n{host}\r\n\r\n").2, "debug\n");
+        assert_eq!(put("loud").0, 400);
+        assert_eq!(put(&"x".repeat(BODY + 1)).0, 400);
+        assert_eq!(ask(&admin, "GET /log-level HTTP/1.1\r\n{host}\r\n\r\n").2, "debug\n");
+    }
+
+    #[test]
+    fn other_methods_are_refused() {
+        let admin = admin();
+        for method in ["POST", "DELETE", "PATCH", "OPTIONS", "TRACE"] {
+            let (status, head, _) = ask(&admin, &format!("{method} /status.json HTTP/1.1\r\n{{host}}\r\n\r\n"));
+            assert_eq!(status, 405, "{method}");
+            assert!(head.contains("allow: get, head"), "{head}");
+        }
+        assert_eq!(ask(&admin, "PUT /livez HTTP/1.1\r\n{host}\r\n\r\n").0, 405);
+        let (status, _, body) = ask(&admin, "HEAD /status.json HTTP/1.1\r\n{host}\r\n\r\n");
+        assert_eq!((status, body.as_str()), (200, ""));
+    }
+
+    #[test]
+    fn a_taken_address_names_its_flag() {
+        let admin = admin();
+        let state = AdminState {
+            report: Box::new(StatusReport::default),
+            metrics: Metrics::new(),
+            health: Vec::new(),
+            log_level: LogLevel::detached(),
+            connections: Box::new(|| serde_json::Value::Null),
+            tasks: Box::new(|| serde_json::Value::Null),
+        };
+        let problem = spawn(&admin.local_addr.to_string(), state).err().unwrap();
+        assert_eq!(problem.place, "--admin-address");
+        assert!(problem.message.contains(&admin.local_addr.to_string()), "{problem}");
+    }
+}

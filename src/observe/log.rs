@@ -1,0 +1,293 @@
+//! Log lines on standard error: text or JSON, at a level that can be changed while we run.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tracing::Subscriber;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+
+use crate::process::Problem;
+
+/// The two forms of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Time, level, place, message, `key=value`.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// What the operator asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// `--log-format`.
+    pub format: Format,
+    /// `--log-level`: a level, a klog verbosity, or filter directives; empty for `info`.
+    pub level: String,
+    /// `NARTHEX_LOG`, in tracing's filter syntax; overrides the level.
+    pub filter: Option<String>,
+}
+
+/// The level of the process's log, to show and to change; cheap to clone.
+#[derive(Clone)]
+pub struct LogLevel(Arc<Inner>);
+
+struct Inner {
+    current: Mutex<String>,
+    reload: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
+}
+
+/// Libraries that speak too much at our debug level; `trace` lets them.
+const CHATTY: &[&str] = &["h2", "hickory_proto", "hickory_resolver", "hyper", "hyper_util", "mio", "notify", "rustls"];
+
+/// Sends the log of this process to standard error. Once a process.
+pub fn install(settings: &Settings) -> Result<LogLevel, Problem> {
+    let (subscriber, level) = build(settings, || StandardError)?;
+    tracing::subscriber::set_global_default(subscriber)
+        .map_err(|_| Problem::new("--log-format", "the log of this process was set up already"))?;
+    Ok(level)
+}
+
+/// The level that klog's `-v` number stands for: up to 2 is what operators should see, 4 what
+/// developers want, 6 and above everything.
+pub fn level_of_verbosity(verbosity: u8) -> &'static str {
+    match verbosity {
+        0..=2 => "info",
+        3..=5 => "debug",
+        _ => "trace",
+    }
+}
+
+fn build<W>(settings: &Settings, writer: W) -> Result<(impl Subscriber + Send + Sync, LogLevel), Problem>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let (place, text) = match &settings.filter {
+        Some(filter) => ("NARTHEX_LOG", filter.as_str()),
+        None => ("--log-level", settings.level.as_str()),
+    };
+    let filter = match &settings.filter {
+        Some(filter) => directives(place, filter)?,
+        None => parse(place, text)?,
+    };
+    let (filter, handle) = reload::Layer::new(filter);
+    let format = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(OneLine(writer));
+    let format: Box<dyn Layer<_> + Send + Sync> = match settings.format {
+        Format::Text => Box::new(format),
+        Format::Json => Box::new(format.json().flatten_event(true)),
+    };
+    let level = LogLevel(Arc::new(Inner {
+        current: Mutex::new(if text.is_empty() { "info".to_owned() } else { text.to_owned() }),
+        reload: Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string())),
+    }));
+    Ok((Registry::default().with(filter).with(format), level))
+}
+
+impl LogLevel {
+    /// A level that no log follows, for a process that has none.
+    pub fn detached() -> LogLevel {
+        LogLevel(Arc::new(Inner { current: Mutex::new("info".to_owned()), reload: Box::new(|_| Ok(())) }))
+    }
+
+    /// The level as it was last set.
+    pub fn current(&self) -> String {
+        self.0.current.lock().clone()
+    }
+
+    /// Changes the level: `error`, `warn`, `info`, `debug`, `trace`, `off`, a klog verbosity, or
+    /// filter directives.
+    pub fn set(&self, level: &str) -> Result<(), Problem> {
+        let level = level.trim();
+        let filter = parse("log level", level)?;
+        (self.0.reload)(filter).map_err(|error| Problem::new("log level", error))?;
+        *self.0.current.lock() = level.to_owned();
+        Ok(())
+    }
+}
+
+fn parse(place: &str, text: &str) -> Result<EnvFilter, Problem> {
+    let text = if text.is_empty() { "info" } else { text };
+    let level = match text.parse::<u8>() {
+        Ok(verbosity) => level_of_verbosity(verbosity),
+        Err(_) => text,
+    };
+    match level {
+        "trace" | "off" | "error" => directives(place, level),
+        "info" | "debug" => {
+            let quiet: String = CHATTY.iter().map(|library| format!(",{library}=info")).collect();
+            directives(place, &format!("{level}{quiet}"))
+        }
+        "warn" | "warning" => directives(place, "warn"),
+        _ => directives(place, level),
+    }
+}
+
+/// tracing would read an unknown word as the name of a module; we say that it is unknown.
+fn directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
+    const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
+    for directive in text.split(',').map(str::trim).filter(|directive| !directive.contains(['=', '['])) {
+        if !LEVELS.contains(&directive.to_ascii_lowercase().as_str()) {
+            return Err(Problem::new(
+                place,
+                format!(
+                    "{directive:?} is no log level: give one of {}, a number as for -v, or directives like \
+                     narthex::egress=debug,h2=trace",
+                    LEVELS.join(", ")
+                ),
+            ));
+        }
+    }
+    EnvFilter::builder().parse(text).map_err(|error| Problem::new(place, format!("{text:?}: {error}")))
+}
+
+/// Makes standard error's writers.
+struct StandardError;
+
+impl Write for StandardError {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // All at once, so that the lines of two threads do not mix.
+        io::stderr().write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// Holds every event to one line: what came from the network can neither begin a line of its own nor
+/// steer a terminal.
+struct OneLine<W>(W);
+
+impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
+    type Writer = OneLine<W::Writer>;
+
+    fn make_writer(&'w self) -> Self::Writer {
+        OneLine(self.0.make_writer())
+    }
+}
+
+impl<W: Write> Write for OneLine<W> {
+    /// The format layer writes an event at once, its line's end last.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let event = text.strip_suffix('\n').unwrap_or(&text);
+        if !event.contains(steers) {
+            self.0.write_all(bytes)?;
+            return Ok(bytes.len());
+        }
+        let mut line = String::with_capacity(text.len() + 16);
+        for character in event.chars() {
+            if steers(character) {
+                // The same four digits are an escape in JSON.
+                line.push_str(&format!("\\u{:04x}", character as u32));
+            } else {
+                line.push(character);
+            }
+        }
+        line.push('\n');
+        self.0.write_all(line.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Control characters, and those that turn the direction of writing or break a line.
+fn steers(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn log(settings: &Settings, speak: impl FnOnce(&LogLevel)) -> String {
+        let written = Written::default();
+        let writer = written.clone();
+        let (subscriber, level) = build(settings, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || speak(&level));
+        let text = written.0.lock().clone();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn the_level_can_be_changed_while_running() {
+        let text = log(&Settings::default(), |level| {
+            tracing::debug!("first");
+            level.set("debug").unwrap();
+            assert_eq!(level.current(), "debug");
+            tracing::debug!("second");
+            level.set("0").unwrap();
+            tracing::debug!("third");
+            assert!(level.set("loud").is_err());
+            assert_eq!(level.current(), "0");
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("DEBUG") && text.ends_with("second\n"), "{text}");
+    }
+
+    #[test]
+    fn an_event_is_one_line_whatever_it_holds() {
+        for format in [Format::Text, Format::Json] {
+            let text = log(&Settings { format, ..Settings::default() }, |_| {
+                tracing::info!(agent = %"a\nb\u{1b}[2J\u{9b}\u{202e}", "was\r\nhere");
+            });
+            assert_eq!(text.matches('\n').count(), 1, "{text}");
+            assert!(!text.trim_end_matches('\n').contains(steers), "{text}");
+        }
+    }
+
+    #[test]
+    fn json_is_flat() {
+        let settings = Settings { format: Format::Json, ..Settings::default() };
+        let text = log(&settings, |_| tracing::info!(port = 6443, "serving"));
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["message"], "serving");
+        assert_eq!(line["port"], 6443);
+        assert_eq!(line["level"], "INFO");
+        assert!(line["timestamp"].is_string());
+    }
+
+    #[test]
+    fn the_environment_overrides_the_level() {
+        let settings = Settings { level: "off".into(), filter: Some("narthex=trace".into()), ..Settings::default() };
+        assert!(log(&settings, |_| tracing::trace!("seen")).ends_with("seen\n"));
+    }
+
+    #[test]
+    fn unknown_levels_name_the_place_and_the_known_ones() {
+        let wrong = Settings { level: "verbose".into(), ..Settings::default() };
+        let problem = build(&wrong, || StandardError).err().unwrap();
+        assert_eq!(problem.place, "--log-level");
+        assert!(problem.message.contains("\"verbose\"") && problem.message.contains("debug"), "{problem}");
+        let wrong = Settings { filter: Some("narthex=shout".into()), ..Settings::default() };
+        assert_eq!(build(&wrong, || StandardError).err().unwrap().place, "NARTHEX_LOG");
+    }
+
+    #[test]
+    fn verbosity_reads_as_klogs() {
+        assert_eq!([0, 2, 4, 6, 10].map(level_of_verbosity), ["info", "info", "debug", "trace", "trace"]);
+    }
+}

@@ -1,0 +1,159 @@
+//! The cells of all workers, added up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::backend::{EndpointSeries, ServiceSeries};
+use super::cell::Counted;
+use super::labels::USERNAMES;
+use super::worker::{RequestSeries, Shard};
+use super::{Authentication, BackendPhase, ConnectionState, Protocol, Retry};
+
+/// `component` as kube-apiserver has it, so that its dashboards read ours.
+const COMPONENT: &str = "apiserver";
+
+/// The labels of one series of requests, in the order in which they are sorted.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
+pub(super) struct Request {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) resource: String,
+    pub(super) subresource: String,
+    pub(super) scope: &'static str,
+    pub(super) verb: &'static str,
+    pub(super) dry_run: &'static str,
+}
+
+#[derive(Default)]
+pub(super) struct RequestSums {
+    pub(super) codes: BTreeMap<u16, u64>,
+    pub(super) terminations: BTreeMap<u16, u64>,
+    pub(super) duration: Counted,
+    pub(super) sizes: Option<Counted>,
+    pub(super) long_running: u64,
+}
+
+#[derive(Default)]
+pub(super) struct ServiceSums {
+    pub(super) watches: u64,
+    pub(super) retries: [u64; Retry::ALL.len()],
+}
+
+#[derive(Default)]
+pub(super) struct EndpointSums {
+    pub(super) phases: [Counted; BackendPhase::ALL.len()],
+    pub(super) connections: [[u64; ConnectionState::ALL.len()]; Protocol::ALL.len()],
+}
+
+/// All workers together.
+#[derive(Default)]
+pub(super) struct Sums {
+    pub(super) in_flight: [u64; 2],
+    pub(super) attempts: [u64; Authentication::ALL.len()],
+    pub(super) usernames: [u64; USERNAMES.len()],
+    pub(super) requests: BTreeMap<Request, RequestSums>,
+    pub(super) services: BTreeMap<String, ServiceSums>,
+    pub(super) endpoints: BTreeMap<(String, String), EndpointSums>,
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, shard: &Shard) {
+        add(&mut self.in_flight, shard.in_flight.iter().map(|cell| cell.get()));
+        add(&mut self.attempts, shard.attempts.iter().map(|cell| cell.get()));
+        add(&mut self.usernames, shard.usernames.iter().map(|cell| cell.get()));
+        for series in shard.requests.lock().iter() {
+            self.requests.entry(Request::of(series)).or_default().add(series);
+        }
+        // The worker holds a series as long as it counts in it: after that, it ends.
+        let mut services = shard.services.lock();
+        for service in services.iter() {
+            self.services.entry(service.name.clone()).or_default().add(service);
+        }
+        services.retain(|service| Arc::strong_count(service) > 1);
+        let mut endpoints = shard.endpoints.lock();
+        for endpoint in endpoints.iter() {
+            let key = (endpoint.service.clone(), endpoint.address.clone());
+            self.endpoints.entry(key).or_default().add(endpoint);
+        }
+        endpoints.retain(|endpoint| Arc::strong_count(endpoint) > 1);
+    }
+}
+
+impl Request {
+    fn of(series: &RequestSeries) -> Request {
+        Request {
+            group: series.group.clone(),
+            version: series.version.clone(),
+            resource: series.resource.clone(),
+            subresource: series.subresource.clone(),
+            scope: series.scope.as_str(),
+            verb: series.verb.as_str(),
+            dry_run: series.dry_run.as_str(),
+        }
+    }
+
+    /// The labels in the order of their names, as client_golang writes them.
+    pub(super) fn labels<'r>(
+        &'r self,
+        dry_run: Option<&'r str>,
+        code: Option<&'r str>,
+    ) -> Vec<(&'static str, &'r str)> {
+        let mut labels = Vec::with_capacity(9);
+        labels.extend(code.map(|code| ("code", code)));
+        labels.push(("component", COMPONENT));
+        labels.extend(dry_run.map(|dry_run| ("dry_run", dry_run)));
+        labels.extend([
+            ("group", self.group.as_str()),
+            ("resource", &self.resource),
+            ("scope", self.scope),
+            ("subresource", &self.subresource),
+            ("verb", self.verb),
+            ("version", &self.version),
+        ]);
+        labels
+    }
+}
+
+impl RequestSums {
+    fn add(&mut self, series: &RequestSeries) {
+        series.codes.each(|code, count| *self.codes.entry(code).or_default() += count);
+        series.terminations.each(|code, count| *self.terminations.entry(code).or_default() += count);
+        series.duration.add_to(&mut self.duration);
+        if let Some(sizes) = &series.sizes {
+            sizes.add_to(self.sizes.get_or_insert_default());
+        }
+        self.long_running = self.long_running.wrapping_add(series.long_running.get());
+    }
+}
+
+impl ServiceSums {
+    fn add(&mut self, series: &ServiceSeries) {
+        self.watches = self.watches.wrapping_add(series.watches.get());
+        add(&mut self.retries, series.retries.iter().map(|cell| cell.get()));
+    }
+}
+
+impl EndpointSums {
+    fn add(&mut self, series: &EndpointSeries) {
+        for (sum, phase) in self.phases.iter_mut().zip(&series.phases) {
+            phase.add_to(sum);
+        }
+        for (sums, cells) in self.connections.iter_mut().zip(&series.connections) {
+            add(sums, cells.iter().map(|cell| cell.get()));
+        }
+    }
+}
+
+impl Counted {
+    pub(super) fn add(&mut self, other: &Counted) {
+        self.buckets.resize(other.buckets.len(), 0);
+        add(&mut self.buckets, other.buckets.iter().copied());
+        self.sum += other.sum;
+    }
+}
+
+fn add(sums: &mut [u64], values: impl Iterator<Item = u64>) {
+    for (sum, value) in sums.iter_mut().zip(values) {
+        *sum = sum.wrapping_add(value);
+    }
+}

@@ -1,0 +1,323 @@
+//! `narthex status`: what a running process sees, asked at its admin address.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use clap::ValueEnum;
+use http::header::{ACCEPT, HOST};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+
+use crate::admin::{self, StatusReport};
+
+/// How long the running process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest report we read.
+const LONGEST: usize = 64 * 1024 * 1024;
+
+/// Ask a running process what it sees: APIServices, endpoints, certificates
+#[derive(Clone, Debug, clap::Args)]
+pub struct StatusCommand {
+    /// Admin address of the running process
+    #[arg(long, value_name = "HOST:PORT", env = "NARTHEX_ADMIN_ADDRESS", default_value = admin::DEFAULT_ADDRESS)]
+    pub admin_address: String,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    pub output: Output,
+}
+
+/// The forms of the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A table for each kind of thing.
+    #[default]
+    Table,
+    /// The same with endpoints and messages.
+    Wide,
+    /// The report as it is.
+    Json,
+    /// The report as it is.
+    Yaml,
+}
+
+impl StatusCommand {
+    /// Asks, and prints the answer to standard output; exit status 1 when there is none.
+    pub fn run(&self) -> ExitCode {
+        match self.answer() {
+            Ok(text) => {
+                // A reader that closed its end has what it wanted.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("narthex status: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn answer(&self) -> Result<String, String> {
+        let text = fetch(&self.admin_address)?;
+        let not_ours = |error: &dyn std::fmt::Display| {
+            format!("what answers at {} is no Narthex, or of another version: {error}", self.admin_address)
+        };
+        match self.output {
+            Output::Table | Output::Wide => {
+                let report: StatusReport = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
+                Ok(tables(&report, SystemTime::now(), self.output == Output::Wide))
+            }
+            Output::Json => {
+                let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
+                Ok(format!("{value:#}\n"))
+            }
+            Output::Yaml => {
+                let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
+                serde_saphyr::to_string(&value).map_err(|error| not_ours(&error))
+            }
+        }
+    }
+}
+
+fn fetch(address: &str) -> Result<Bytes, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    runtime.block_on(async {
+        tokio::time::timeout(PATIENCE, get(address))
+            .await
+            .unwrap_or_else(|_| Err(format!("{address} did not answer within {} s", PATIENCE.as_secs())))
+    })
+}
+
+async fn get(address: &str) -> Result<Bytes, String> {
+    let stream = tokio::net::TcpStream::connect(address).await.map_err(|error| {
+        format!(
+            "nothing answers at {address} ({error}). Is Narthex running? If its admin listener stands elsewhere, say \
+             so with --admin-address"
+        )
+    })?;
+    let broke = |error: hyper::Error| format!("{address} does not speak HTTP as a Narthex does: {error}");
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
+    let connection = tokio::spawn(connection);
+    let request = Request::get("/status.json")
+        .header(HOST, address)
+        .header(ACCEPT, "application/json")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| format!("{address:?} is no address: {error}"))?;
+    let response = sender.send_request(request).await.map_err(broke)?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), LONGEST).collect().await;
+    connection.abort();
+    let body = body.map_err(|error| format!("the answer of {address} broke off: {error}"))?.to_bytes();
+    match status {
+        StatusCode::OK => Ok(body),
+        StatusCode::FORBIDDEN => Err(format!(
+            "{address} refuses to be asked by that name: use the address that its --admin-address names, or loopback"
+        )),
+        other => Err(format!("{address} answered {other}: is this the admin address of a Narthex?")),
+    }
+}
+
+/// The report as kubectl would print it.
+fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
+    let mut out = String::new();
+    let ready = if report.not_ready.is_empty() { "" } else { ", not ready" };
+    out.push_str(&clean(&format!(
+        "Narthex {}, {}{ready}, up {}, listening on {}\n",
+        report.version,
+        report.phase,
+        StatusReport::age(&report.started, now),
+        report.listen.join(", "),
+    )));
+    for check in &report.not_ready {
+        out.push_str(&format!("not ready: {}\n", clean(check)));
+    }
+    let mut columns = vec!["NAME", "SERVICE", "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
+    columns.extend(wide.then_some("MESSAGE"));
+    let rows = report.apiservices.iter().map(|service| {
+        let mut row = vec![
+            service.name.clone(),
+            service.service.clone(),
+            service.availability(),
+            service.ready_endpoints(),
+            service.inflight.to_string(),
+            service.watches.to_string(),
+            StatusReport::age(&service.since, now),
+        ];
+        row.extend(wide.then(|| service.message.clone()));
+        row
+    });
+    table(&mut out, &columns, rows.collect());
+    if wide {
+        let rows = report.apiservices.iter().flat_map(|service| {
+            service.endpoints.iter().map(|endpoint| {
+                let connections = endpoint.connections.to_string();
+                vec![service.name.clone(), endpoint.address.clone(), endpoint.state.clone(), connections]
+            })
+        });
+        table(&mut out, &["APISERVICE", "ENDPOINT", "STATE", "CONNECTIONS"], rows.collect());
+    }
+    let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
+    columns.extend(wide.then_some("NAMES"));
+    let rows = report.certificates.iter().map(|certificate| {
+        let mut row = vec![
+            certificate.file.clone(),
+            certificate.subject.clone(),
+            StatusReport::expiry(&certificate.not_after, now),
+        ];
+        row.extend(wide.then(|| certificate.names.join(",")));
+        row
+    });
+    table(&mut out, &columns, rows.collect());
+    if !report.registry_problems.is_empty() {
+        out.push_str("\nMistakes in the registry; the last good state of these objects is in use:\n");
+        for problem in &report.registry_problems {
+            out.push_str(&format!("  {}\n", clean(problem)));
+        }
+    }
+    out
+}
+
+/// Columns as wide as what stands in them and three spaces apart; nothing if there are no rows.
+fn table(out: &mut String, columns: &[&str], rows: Vec<Vec<String>>) {
+    if rows.is_empty() {
+        return;
+    }
+    let rows: Vec<Vec<String>> = std::iter::once(columns.iter().map(|column| (*column).to_owned()).collect())
+        .chain(rows.into_iter().map(|row| row.iter().map(|cell| clean(cell)).collect()))
+        .collect();
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|column| rows.iter().map(|row: &Vec<String>| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    out.push('\n');
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&format!("{cell:width$}   "));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+/// What came over the network must not steer the terminal; the line's end of ours stays.
+fn clean(text: &str) -> String {
+    let (text, end) = text.strip_suffix('\n').map_or((text, ""), |text| (text, "\n"));
+    let mut clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    clean.push_str(end);
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::{ApiServiceReport, Certificate, EndpointReport};
+
+    fn report() -> StatusReport {
+        StatusReport {
+            version: "0.1.0".into(),
+            started: "2026-11-19T23:00:00Z".into(),
+            phase: "serving".into(),
+            listen: vec!["0.0.0.0:6443".into()],
+            apiservices: vec![
+                ApiServiceReport {
+                    name: "v1.example.narthex.dev".into(),
+                    service: "default/greetings:443".into(),
+                    available: Some(true),
+                    reason: "Passed".into(),
+                    message: "all checks passed".into(),
+                    since: "2026-11-19T23:01:00Z".into(),
+                    endpoints: vec![
+                        EndpointReport { address: "10.0.0.1:443".into(), state: "ready".into(), connections: 3 },
+                        EndpointReport { address: "10.0.0.2:443".into(), state: "ejected".into(), connections: 0 },
+                    ],
+                    inflight: 2,
+                    watches: 40,
+                },
+                ApiServiceReport {
+                    name: "v1alpha1.example.narthex.dev".into(),
+                    service: "default/doors:443".into(),
+                    available: Some(false),
+                    reason: "MissingEndpoints".into(),
+                    message: "no endpoints\u{1b}[2J".into(),
+                    since: "2026-11-19T23:59:30Z".into(),
+                    ..ApiServiceReport::default()
+                },
+            ],
+            certificates: vec![Certificate {
+                file: "/etc/narthex/serving.crt".into(),
+                subject: "CN=gateway".into(),
+                names: vec!["localhost".into(), "127.0.0.1".into()],
+                not_after: "2026-12-20T00:00:00Z".into(),
+            }],
+            registry_problems: vec!["bad.yaml#2: spec.group: missing".into()],
+            log_level: "info".into(),
+            ..StatusReport::default()
+        }
+    }
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800)
+    }
+
+    #[test]
+    fn tables_read_as_kubectls() {
+        assert_eq!(
+            tables(&report(), now(), false),
+            "\
+Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
+
+NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE
+v1.example.narthex.dev         default/greetings:443   True                       1/2         2          40        59m
+v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints)   0/0         0          0         30s
+
+CERTIFICATE                SUBJECT      ENDS
+/etc/narthex/serving.crt   CN=gateway   in 30d
+
+Mistakes in the registry; the last good state of these objects is in use:
+  bad.yaml#2: spec.group: missing
+"
+        );
+    }
+
+    #[test]
+    fn wide_tables_show_endpoints_and_messages_and_no_escape_sequence() {
+        let text = tables(&report(), now(), true);
+        assert!(text.contains("no endpoints\u{fffd}[2J\n") && !text.contains('\u{1b}'), "{text}");
+        assert!(text.contains("v1.example.narthex.dev   10.0.0.2:443   ejected   0\n"), "{text}");
+        assert!(text.contains("in 30d   localhost,127.0.0.1\n"), "{text}");
+    }
+
+    #[test]
+    fn nobody_there_is_said_clearly() {
+        // Bound and not listening: nobody else can stand there meanwhile.
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap().to_string();
+        let error = fetch(&address).unwrap_err();
+        assert!(error.contains(&address) && error.contains("Is Narthex running?"), "{error}");
+    }
+
+    #[test]
+    fn a_running_process_is_asked() {
+        use crate::admin::{AdminState, spawn};
+        use crate::observe::{LogLevel, Metrics};
+        let state = AdminState {
+            report: Box::new(report),
+            metrics: Metrics::new(),
+            health: Vec::new(),
+            log_level: LogLevel::detached(),
+            connections: Box::new(|| serde_json::Value::Null),
+            tasks: Box::new(|| serde_json::Value::Null),
+        };
+        let admin = spawn("127.0.0.1:0", state).unwrap();
+        let ask = |output| StatusCommand { admin_address: admin.local_addr.to_string(), output }.answer().unwrap();
+        assert!(ask(Output::Table).contains("v1.example.narthex.dev"));
+        assert_eq!(serde_json::from_str::<StatusReport>(&ask(Output::Json)).unwrap(), report());
+        assert!(ask(Output::Yaml).contains("notAfter: "));
+    }
+}
