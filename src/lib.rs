@@ -19,11 +19,11 @@ pub mod kubeapi;
 /// The life of the process: drain, signals, published snapshots, followed files.
 pub mod process;
 
-/// What the operator sees: logs, metrics, the one access record per request.
-pub mod observe;
 
 /// Bodies, refusals, content negotiation, hop-by-hop headers.
 pub mod message;
+/// What the operator sees: logs, metrics, the one access record per request.
+pub mod observe;
 
 /// Who we are and whom we trust: key pairs, bundles, authorities, peer certificates.
 pub mod tls;

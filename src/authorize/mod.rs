@@ -1,1 +1,13 @@
 //! May they.
+//!
+//! A chain of authorisers in upstream's order: privileged groups, paths that are always allowed, then
+//! the modes as given. The first that has an opinion decides; without one the answer is no. Static rules
+//! and access reviews will be further [`Mode`]s, asked at the one place in `authorizer.rs`.
+
+mod always_allow_paths;
+mod attributes;
+mod authorizer;
+
+pub use always_allow_paths::AlwaysAllowPaths;
+pub use attributes::Attributes;
+pub use authorizer::{Authorizer, Decision, Mode, Permit};

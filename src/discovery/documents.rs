@@ -1,6 +1,6 @@
 //! The finished documents: one immutable snapshot of bytes, made when something changed, never per request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::OnceLock;
 
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use serde::Serialize;
 
+use super::document::Resource;
 use super::merge::Group;
 use crate::process::Published;
 
@@ -26,6 +27,8 @@ pub struct Documents {
     pub(super) group: BTreeMap<String, Document>,
     /// What each APIService contributed, by name.
     pub sources: Vec<Source>,
+    /// The resources there are, and their subresources as `resource/subresource`, by group and version.
+    names: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 /// What one APIService contributed.
@@ -82,6 +85,17 @@ impl Documents {
         self.sources.iter().all(|source| source.asked)
     }
 
+    /// Whether discovery names this resource, and this subresource if it is not empty: names that a client made
+    /// up must not become labels of metrics.
+    pub fn knows(&self, group: &str, version: &str, resource: &str, subresource: &str) -> bool {
+        let Some(names) = self.names.get(&(group.to_owned(), version.to_owned())) else { return false };
+        if subresource.is_empty() {
+            names.contains(resource)
+        } else {
+            names.contains(&format!("{resource}/{subresource}"))
+        }
+    }
+
     /// Writes the documents of `groups`, which are in order.
     pub(super) fn new(groups: &[Group], sources: Vec<Source>) -> Documents {
         let (core, named): (Vec<&Group>, Vec<&Group>) = groups.iter().partition(|group| group.name.is_empty());
@@ -114,6 +128,7 @@ impl Documents {
                 })
                 .collect(),
             sources,
+            names: names(groups),
         }
     }
 }
@@ -168,6 +183,21 @@ impl Document {
     }
 }
 
+fn names(groups: &[Group]) -> BTreeMap<(String, String), BTreeSet<String>> {
+    let mut names = BTreeMap::new();
+    for group in groups {
+        for version in &group.versions {
+            let of_resource = |resource: &Resource| {
+                let below = resource.subresources.iter().map(|sub| format!("{}/{}", resource.resource, sub.subresource));
+                std::iter::once(resource.resource.clone()).chain(below).collect::<Vec<_>>()
+            };
+            let all = version.resources.iter().flat_map(of_resource).collect();
+            names.insert((group.name.clone(), version.version.clone()), all);
+        }
+    }
+    names
+}
+
 fn aggregated(groups: &[&Group], api_version: &'static str) -> Document {
     #[derive(Serialize)]
     struct List<'g> {
@@ -191,7 +221,7 @@ fn aggregated(groups: &[&Group], api_version: &'static str) -> Document {
     struct Version<'g> {
         version: &'g str,
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
-        resources: &'g [super::Resource],
+        resources: &'g [Resource],
         freshness: &'static str,
     }
 

@@ -337,7 +337,8 @@ impl Endpoint {
         self.multiplexed.borrow_mut().retain(|connection| connection.is_worth_keeping(now));
     }
 
-    pub(super) fn report(&self) -> PoolReport {
+    /// What its connections do.
+    pub fn report(&self) -> PoolReport {
         let multiplexed = self.multiplexed.borrow();
         let http1 = self.protocol.get() != Some(Protocol::Http2);
         PoolReport {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::egress::{BackendTls, Endpoint, Pool, Upstream};
 use crate::observe::metrics::{self, WorkerMetrics};
 use crate::process::Problem;
-use crate::registry::{ApiService, Resolved};
+use crate::registry::ApiService;
+use crate::route::Target;
 use crate::tls::KeyPair;
 use crate::tls::client::ClientSettings;
 
@@ -25,20 +26,19 @@ pub(super) struct Member {
 }
 
 impl Backend {
-    /// The backend of `api_service` at `resolved`; `ours` is the certificate we present unless the
-    /// APIService names another. Connections are shared with every backend that is equal in all that
-    /// bears on trust.
+    /// The backend of `target`; `ours` is the certificate we present unless the APIService names another.
+    /// Connections are shared with every backend that is equal in all that bears on trust.
     ///
     /// # Errors
     /// When no TLS configuration can be made of it, for example without any system roots.
     pub fn new(
-        api_service: &Arc<ApiService>,
-        resolved: &Resolved,
+        target: &Target,
         ours: Option<&Arc<KeyPair>>,
         pool: &Pool,
         metrics: &WorkerMetrics,
     ) -> Result<Backend, Problem> {
-        let tls = Arc::new(trust(api_service, &resolved.server_name, ours)?);
+        let (api_service, resolved) = (&target.route().api_service, target.resolved());
+        let tls = Arc::new(backend_tls(api_service, &resolved.server_name, ours)?);
         let connect_timeout = api_service.settings.connect_timeout;
         let member = |destination: &crate::egress::Destination| Member {
             endpoint: pool.endpoint(&Upstream { destination: destination.clone(), tls: tls.clone(), connect_timeout }),
@@ -103,7 +103,11 @@ fn least<'m>(members: &'m [Member], offset: usize, failed: &[usize]) -> Option<(
         .map(|at| (at + offset, &members[at].endpoint))
 }
 
-fn trust(api_service: &ApiService, name: &str, ours: Option<&Arc<KeyPair>>) -> Result<BackendTls, Problem> {
+/// Whom we expect behind `api_service`, and who we say we are there.
+///
+/// # Errors
+/// As [`BackendTls::new`].
+pub fn backend_tls(api_service: &ApiService, name: &str, ours: Option<&Arc<KeyPair>>) -> Result<BackendTls, Problem> {
     let settings = ClientSettings {
         authorities: api_service.ca_bundle.clone(),
         insecure_skip_verify: api_service.insecure_skip_tls_verify,

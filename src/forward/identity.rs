@@ -50,7 +50,7 @@ impl Stamp {
 
     /// Puts the identity onto a request, after everything that removes headers: a client's
     /// `Connection: X-Remote-Group` must not take away what we say.
-    pub(super) fn put(&self, headers: &mut HeaderMap) {
+    pub fn put(&self, headers: &mut HeaderMap) {
         // Authentication has removed what the client sent. This is the last gate, so it looks once more.
         headers.remove(USER);
         headers.remove(UID);

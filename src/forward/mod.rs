@@ -12,8 +12,8 @@ mod tunnel;
 mod upgrade;
 mod upload;
 
-pub use backend::Backend;
+pub use backend::{Backend, backend_tls};
 pub use identity::{Stamp, Unspeakable};
 pub use rewrite::Origin;
-pub use send::{Outbound, Settings, send};
+pub use send::{Outbound, send};
 pub use streams::Streams;

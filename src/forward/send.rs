@@ -13,17 +13,11 @@ use super::relay::{Limit, Relayed};
 use super::rewrite::{self, Origin};
 use super::streams::Streams;
 use super::upload::Upload;
+use crate::authorize::Permit;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Body, Refusal, hop_by_hop};
 use crate::observe::access::{AccessRecord, Opening};
 use crate::registry;
-
-/// What all requests of a gateway have in common (`--aggregator-reject-forwarding-redirect`).
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Whether a redirect of a backend becomes 502 instead of reaching the client.
-    pub reject_redirects: bool,
-}
 
 /// One request, ready to go.
 pub struct Outbound<'o> {
@@ -31,8 +25,6 @@ pub struct Outbound<'o> {
     pub request: Request<Incoming>,
     /// The path and query to send: what was judged and routed.
     pub path_and_query: &'o str,
-    /// What was judged.
-    pub info: &'o RequestInfo<'o>,
     /// From where and from whom.
     pub origin: Origin<'o>,
     /// How long it may take in all; none for a long-running request.
@@ -41,17 +33,22 @@ pub struct Outbound<'o> {
 
 /// Sends a request to `backend` and gives its answer, whose body goes on streaming with `record` in it.
 ///
+/// The [`Permit`] is proof that the request was authorised, the [`Backend`] that it was routed. With
+/// `reject_redirects` a redirect of the backend becomes 502 instead of reaching the client.
+///
 /// # Errors
 /// A [`Refusal`] when there is no answer to pass on; the record is given back with it.
 pub async fn send(
+    permit: &Permit<'_>,
     backend: &Backend,
     outbound: Outbound<'_>,
-    settings: &Settings,
+    reject_redirects: bool,
     streams: &Streams,
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let began = Instant::now();
-    let Outbound { request, path_and_query, info, origin, timeout } = outbound;
+    let Outbound { request, path_and_query, origin, timeout } = outbound;
+    let info = permit.request();
     let name = &backend.api_service().name;
     let most = backend.api_service().settings.max_request_bytes;
     if let Some(most) = most
@@ -93,11 +90,10 @@ pub async fn send(
         None => return Err((timed_out(name, info, safe), record)),
     };
     let opened = sent.timing.connect + sent.timing.handshake > Duration::ZERO;
-    record.connected(opened.then_some(Opening { dial: sent.timing.connect, tls: sent.timing.handshake }));
-    record.answered();
+    record.answered(opened.then_some(Opening { dial: sent.timing.connect, tls: sent.timing.handshake }));
     record.endpoint(&backend.member(index).counts);
     let (mut parts, from) = sent.response.into_parts();
-    if settings.reject_redirects && is_redirect(parts.status, &parts.headers) {
+    if reject_redirects && is_redirect(parts.status, &parts.headers) {
         let message = "the backend attempted to redirect this request, which is not permitted";
         return Err((bad_answer(name, info, "RedirectRejected", message), record));
     }

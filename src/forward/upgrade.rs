@@ -69,13 +69,12 @@ pub(super) async fn upgrade(
     };
     let member = backend.member(index);
     record.endpoint(&member.counts);
-    record.connected(Some(Opening { dial: timing.connect, tls: timing.handshake }));
     let outbound = member.endpoint.in_origin_form(outbound);
     let mut response = match sender.send_request(outbound).await {
         Ok(response) => response,
         Err(error) => return Err((refuse(&Failure::Broken(describe(&error)), name, info, false), record)),
     };
-    record.answered();
+    record.answered(Some(Opening { dial: timing.connect, tls: timing.handshake }));
     let status = response.status();
     if status == StatusCode::SWITCHING_PROTOCOLS {
         let answered = response.headers().get(UPGRADE).cloned();

@@ -3,14 +3,13 @@
 //! One sweep a second over a worker's connections stands in for timers of their own, so that an idle
 //! watch pays for none.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 
 use super::Limits;
 
@@ -124,13 +123,14 @@ impl Drop for Active {
     }
 }
 
-/// All connections of one worker.
+/// All connections of one worker. The operator's thread may look at them, so the list is behind a lock
+/// that is taken when a connection opens or closes, and once a second.
 #[derive(Clone)]
-pub struct Connections(Rc<Shared>);
+pub struct Connections(Arc<Shared>);
 
 struct Shared {
     epoch: Instant,
-    open: RefCell<Vec<Arc<Lifetime>>>,
+    open: Mutex<Vec<Arc<Lifetime>>>,
 }
 
 /// One line of `/debug/connections`.
@@ -151,7 +151,7 @@ pub struct ConnectionReport {
 
 impl Default for Connections {
     fn default() -> Self {
-        Connections(Rc::new(Shared { epoch: Instant::now(), open: RefCell::default() }))
+        Connections(Arc::new(Shared { epoch: Instant::now(), open: Mutex::default() }))
     }
 }
 
@@ -169,13 +169,13 @@ impl Connections {
             upgraded: AtomicBool::new(false),
             waker: AtomicWaker::new(),
         });
-        self.0.open.borrow_mut().push(lifetime.clone());
+        self.0.open.lock().push(lifetime.clone());
         Listed { lifetime, connections: self.clone() }
     }
 
     /// Ends connections that are idle or slow beyond `limits`. Call it about once a second.
     pub fn sweep(&self, limits: &Limits) {
-        for lifetime in self.0.open.borrow().iter() {
+        for lifetime in self.0.open.lock().iter() {
             let verdict = lifetime.verdict(limits);
             if verdict > End::No {
                 lifetime.tell(verdict);
@@ -185,17 +185,17 @@ impl Connections {
 
     /// Tells every connection to finish what it does: GOAWAY, or `Connection: close`.
     pub fn finish(&self) {
-        self.0.open.borrow().iter().for_each(|lifetime| lifetime.tell(End::Gracefully));
+        self.0.open.lock().iter().for_each(|lifetime| lifetime.tell(End::Gracefully));
     }
 
     /// Cuts every connection.
     pub fn cut(&self) {
-        self.0.open.borrow().iter().for_each(|lifetime| lifetime.tell(End::Now));
+        self.0.open.lock().iter().for_each(|lifetime| lifetime.tell(End::Now));
     }
 
     /// How many are open.
     pub fn len(&self) -> usize {
-        self.0.open.borrow().len()
+        self.0.open.lock().len()
     }
 
     /// Whether none is open.
@@ -212,7 +212,7 @@ impl Connections {
             served: lifetime.served.load(Ordering::Relaxed),
             upgraded: lifetime.upgraded.load(Ordering::Relaxed),
         };
-        self.0.open.borrow().iter().map(line).collect()
+        self.0.open.lock().iter().map(line).collect()
     }
 }
 
@@ -224,7 +224,7 @@ pub(super) struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        let mut open = self.connections.0.open.borrow_mut();
+        let mut open = self.connections.0.open.lock();
         if let Some(at) = open.iter().position(|lifetime| Arc::ptr_eq(lifetime, &self.lifetime)) {
             open.swap_remove(at);
         }

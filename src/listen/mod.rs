@@ -15,7 +15,7 @@ pub use accept::{Acceptor, Incoming, accept};
 pub use bind::{bind, raise_descriptor_limit};
 pub use lifetime::{ConnectionReport, Connections};
 pub use proxy_protocol::ProxyProtocol;
-pub use serve::{Accepted, Handler, Protocol, Service, serve};
+pub use serve::{Accepted, Closer, Handler, Protocol, Service, serve};
 
 use std::time::Duration;
 

@@ -33,6 +33,24 @@ pub struct Accepted {
     pub chain: Vec<CertificateDer<'static>>,
     /// What ALPN chose.
     pub protocol: Protocol,
+    /// Ends the connection early.
+    pub closer: Closer,
+}
+
+/// Ends one connection before its client does.
+#[derive(Clone)]
+pub struct Closer(Arc<Lifetime>);
+
+impl Closer {
+    /// GOAWAY or `Connection: close`; what runs is finished.
+    pub fn finish(&self) {
+        self.0.tell(End::Gracefully);
+    }
+
+    /// At once, with all that runs on it.
+    pub fn cut(&self) {
+        self.0.tell(End::Now);
+    }
 }
 
 /// The HTTP version of a connection.
@@ -88,15 +106,16 @@ pub async fn serve<S: Service>(
     };
     let (socket, session) = stream.get_ref();
     let http2 = session.alpn_protocol() == Some(b"h2");
+    let listed = connections.open(remote, http2);
     let accepted = Accepted {
         remote,
         local: socket.local_addr().ok(),
         chain: session.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
         protocol: if http2 { Protocol::Http2 } else { Protocol::Http1 },
+        closer: Closer(listed.lifetime.clone()),
     };
     let handler = service.connection(accepted);
     drop(service);
-    let listed = connections.open(remote, http2);
     let stream = Observed { stream: TokioIo::new(stream), lifetime: listed.lifetime.clone() };
     if http2 {
         serve_http2(stream, handler, &limits, listed).await;

@@ -12,4 +12,4 @@ pub use body::{Body, BodyError};
 pub use hop_by_hop::upgrade_protocol;
 pub use negotiate::Accept;
 pub use refusal::{Blame, Refusal};
-pub use respond::{ErrorFormat, respond};
+pub use respond::{ErrorFormat, respond, warning};

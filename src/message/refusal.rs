@@ -36,12 +36,13 @@ struct Inner {
     status: Status,
     cause: String,
     text: Option<&'static str>,
+    warning: Option<&'static str>,
 }
 
 impl Refusal {
     /// A refusal the client reads as `status`.
     pub fn new(blame: Blame, status: Status) -> Refusal {
-        Refusal(Box::new(Inner { blame, status, cause: String::new(), text: None }))
+        Refusal(Box::new(Inner { blame, status, cause: String::new(), text: None, warning: None }))
     }
 
     /// Adds the private cause, which goes to the log and the access record and never to the client.
@@ -61,6 +62,18 @@ impl Refusal {
     /// kube-aggregator's text for it, if it has one of its own.
     pub fn text(&self) -> Option<&'static str> {
         self.0.text
+    }
+
+    /// Adds a `Warning: 299`, which kubectl shows to its user.
+    #[must_use]
+    pub fn with_warning(mut self, text: &'static str) -> Refusal {
+        self.0.warning = Some(text);
+        self
+    }
+
+    /// What the client is warned of, if anything.
+    pub fn warning(&self) -> Option<&'static str> {
+        self.0.warning
     }
 
     /// Who is to blame.

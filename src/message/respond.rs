@@ -1,6 +1,6 @@
 //! A refusal as an answer. The one place that turns ours into bytes.
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::{Accept, Blame, Body, Refusal};
@@ -37,7 +37,17 @@ pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Respo
     if let Some(seconds) = status.retry_after() {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
+    if let Some(warning) = refusal.warning().and_then(warning) {
+        headers.insert(WARNING, warning);
+    }
     response
+}
+
+/// The value of a `Warning` header, as `k8s.io/apimachinery/pkg/util/net.NewWarningHeader` makes it;
+/// none for a text that no header carries.
+pub fn warning(text: &str) -> Option<HeaderValue> {
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+    HeaderValue::from_str(&format!("299 - \"{text}\"")).ok()
 }
 
 fn text_of(refusal: &Refusal, format: ErrorFormat) -> Option<&str> {
@@ -84,6 +94,13 @@ mod tests {
         assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
         assert_eq!(headers[CACHE_CONTROL], "no-cache, private");
         assert!(body.contains("reason: ServiceUnavailable") && body.contains("reason: MissingEndpoints"));
+    }
+
+    #[tokio::test]
+    async fn a_warning_is_quoted() {
+        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).with_warning("say \"hi\"");
+        let (_, headers, _) = read(respond(&refusal, &Accept::default(), ErrorFormat::Status)).await;
+        assert_eq!(headers[WARNING], r#"299 - "say \"hi\"""#);
     }
 
     /// Pitfall 32: what failed inside is for the log.

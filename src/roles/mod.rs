@@ -3,6 +3,7 @@
 pub mod check;
 pub mod cli;
 mod completion;
+pub mod gateway;
 pub mod pki;
 pub mod quickstart;
 pub mod status;
@@ -32,7 +33,7 @@ pub fn main() -> ExitCode {
             (_, mistakes) => refuse("quickstart", &mistakes),
         },
         Command::Gateway(arguments) => match check::gateway(&arguments, &environment) {
-            Ok(_config) => not_built("gateway"),
+            Ok(config) => gateway::run(&config),
             Err(status) => status,
         },
         Command::Pki(command) => {

@@ -146,6 +146,8 @@ pub(super) fn limits(reading: &mut Reading<'_>) -> Limits {
         read_header_timeout: reading.positive_duration("read-header-timeout"),
         idle_timeout: reading.positive_duration("idle-timeout"),
         http2_max_streams: if streams == 0 { 250 } else { streams },
+        // The role makes it of `Serving::proxy_protocol`.
+        proxy_protocol: None,
     }
 }
 

@@ -182,15 +182,13 @@ impl AccessRecord {
         self.0.admitted = Some(self.0.lap());
     }
 
-    /// There is a connection for it; `opening` if it was opened for this request.
-    pub fn connected(&mut self, opening: Option<Opening>) {
-        self.0.connected = Some(self.0.lap());
+    /// The backend's headers are here; `opening` if a connection was opened for this request.
+    pub fn answered(&mut self, opening: Option<Opening>) {
+        let took = self.0.lap();
+        let opened = opening.map(|opening| opening.dial + opening.tls);
+        self.0.connected = opened;
+        self.0.answered = Some(took.saturating_sub(opened.unwrap_or_default()));
         self.0.opening = opening;
-    }
-
-    /// The backend's headers are here.
-    pub fn answered(&mut self) {
-        self.0.answered = Some(self.0.lap());
     }
 
     /// The status code the client gets.

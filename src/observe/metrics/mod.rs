@@ -134,6 +134,11 @@ impl Metrics {
         self.ejected.set([service, address], f64::from(u8::from(ejected)));
     }
 
+    /// Whether endpoint `address` of APIService `service` was last said to be ejected.
+    pub fn is_ejected(&self, service: &str, address: &str) -> bool {
+        self.ejected.values.lock().get(&[service.to_owned(), address.to_owned()]).is_some_and(|value| *value > 0.0)
+    }
+
     /// Endpoint `address` of APIService `service` is no more.
     pub fn endpoint_is_gone(&self, service: &str, address: &str) {
         self.ejected.values.lock().remove(&[service.to_owned(), address.to_owned()]);

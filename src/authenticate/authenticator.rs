@@ -1,0 +1,319 @@
+//! The chain of authenticators, and the proof that somebody came out of it.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::{HeaderMap, HeaderValue};
+use rustls_pki_types::UnixTime;
+
+use super::bearer::{self, Bearer};
+use super::identity_headers::Found;
+use super::{
+    ANONYMOUS, AUTHENTICATED, IdentityHeaders, Peer, RequestHeaders, Tokens, UNAUTHENTICATED, speakable, websocket,
+};
+use crate::kubeapi::{Status, User};
+use crate::message::{Blame, Refusal, upgrade_protocol};
+use crate::observe::metrics::Authentication;
+use crate::process::Published;
+use crate::tls::Trust;
+
+/// What the chain is made of.
+pub struct Settings {
+    /// Whom we believe; followed.
+    pub trust: Published<Trust>,
+    /// How a front proxy is known, and where it speaks.
+    pub request_headers: RequestHeaders,
+    /// `--token-auth-file`; followed.
+    pub tokens: Option<Published<Tokens>>,
+    /// `--anonymous-auth`.
+    pub anonymous: bool,
+}
+
+/// Finds out who is asking. One a worker; cheap to make.
+pub struct Authenticator {
+    settings: Settings,
+    headers: IdentityHeaders,
+    anonymous: Option<Arc<User>>,
+}
+
+/// Somebody, known. Only [`Authenticator::authenticate`] makes one, and when it did, the request's
+/// headers say nothing about identity any more.
+#[derive(Clone, Debug)]
+pub struct Authenticated {
+    user: Arc<User>,
+    impersonates: bool,
+    warning: Option<&'static str>,
+}
+
+/// Nobody. Turns into the 401 that upstream gives, with the reason kept for the log.
+#[derive(Debug)]
+pub struct Unauthenticated {
+    result: Authentication,
+    cause: String,
+    warning: Option<&'static str>,
+}
+
+impl Authenticator {
+    /// A chain of what `settings` name.
+    pub fn new(settings: Settings) -> Authenticator {
+        let anonymous = settings.anonymous.then(|| {
+            Arc::new(User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() })
+        });
+        let headers = IdentityHeaders::new(&settings.request_headers.names);
+        Authenticator { settings, headers, anonymous }
+    }
+
+    /// The names of all headers that carry an identity here.
+    pub fn identity_headers(&self) -> &IdentityHeaders {
+        &self.headers
+    }
+
+    /// Says who sent a request, and removes from its headers every credential and every front proxy's
+    /// word, whether anybody believed them or not.
+    ///
+    /// `Impersonate-*` stays: it is no credential, and [`authorize`](crate::authorize) must see it.
+    pub async fn authenticate(&self, peer: &Peer, headers: &mut HeaderMap) -> Result<Authenticated, Unauthenticated> {
+        self.authenticate_at(peer, headers, UnixTime::now)
+    }
+
+    /// Whether the peer's certificate is believed now, as a client's or as a front proxy's; else why not.
+    /// Connections that live for hours are asked this now and then, so that trust which is taken back is lost
+    /// to what runs on them too.
+    pub fn trusts(&self, peer: &Peer) -> Result<(), String> {
+        let Some(verdict) = peer.judge(&self.settings.trust.load(), &self.settings.request_headers, UnixTime::now())
+        else {
+            return Err("there is no certificate".to_owned());
+        };
+        match (&verdict.client, &verdict.front_proxy) {
+            (Some(Ok(_)), _) | (_, Some(Ok(()))) => Ok(()),
+            (Some(Err(why)), _) | (None, Some(Err(why))) => Err(why.clone()),
+            (None, None) => Err("no authority is configured".to_owned()),
+        }
+    }
+
+    fn authenticate_at(
+        &self,
+        peer: &Peer,
+        headers: &mut HeaderMap,
+        now: impl FnOnce() -> UnixTime,
+    ) -> Result<Authenticated, Unauthenticated> {
+        let found = self.headers.find(headers);
+        let mut attempt = Attempt::default();
+        let user = self.first_who_knows(peer, headers, found, now, &mut attempt);
+        self.take_away(headers, found);
+        let impersonates = found.impersonation;
+        let warning = attempt.warning;
+        if let Some(user) = user {
+            return Ok(Authenticated { user, impersonates, warning });
+        }
+        match &self.anonymous {
+            Some(user) if attempt.errors.is_empty() => Ok(Authenticated { user: user.clone(), impersonates, warning }),
+            _ => Err(attempt.nobody()),
+        }
+    }
+
+    /// Upstream's union: the first success wins, errors are kept for when nobody succeeds.
+    fn first_who_knows(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+        found: Found,
+        now: impl FnOnce() -> UnixTime,
+        attempt: &mut Attempt,
+    ) -> Option<Arc<User>> {
+        if !peer.chain().is_empty() {
+            let verdict = peer.judge(&self.settings.trust.load(), &self.settings.request_headers, now())?;
+            match &verdict.front_proxy {
+                Some(Ok(())) if found.front_proxy => match self.front_proxy_s_word(headers) {
+                    Ok(Some(user)) => return Some(user),
+                    Ok(None) => {}
+                    Err(why) => {
+                        // Whoever else knew the sender would take the front proxy for the caller.
+                        attempt.error("request header", why);
+                        return None;
+                    }
+                },
+                Some(Err(why)) => attempt.error("request header", why),
+                _ => {}
+            }
+            match &verdict.client {
+                Some(Ok(user)) => return Some(user.clone()),
+                Some(Err(why)) => attempt.error("client certificate", why),
+                None => {}
+            }
+        }
+        if found.credential
+            && let Some(value) = headers.get(AUTHORIZATION)
+        {
+            let token = match value.to_str().map(bearer::parse) {
+                Ok(Bearer::Token(token)) => Some(token),
+                Ok(Bearer::ExtraSpace) => {
+                    attempt.warning = Some(bearer::EXTRA_SPACE);
+                    None
+                }
+                Ok(Bearer::None) => None,
+                Err(_) => {
+                    attempt.error("bearer token", "the header holds bytes that no token has");
+                    None
+                }
+            };
+            if let Some(token) = token
+                && let Some(user) = self.holder("bearer token", token, attempt)
+            {
+                return Some(user);
+            }
+        }
+        if found.websocket && asks_for_websocket(headers) {
+            match websocket::parse(lines(headers)).token {
+                Ok(Some(token)) => return self.holder("websocket token", &token, attempt),
+                Ok(None) => {}
+                Err(why) => attempt.error("websocket token", why),
+            }
+        }
+        None
+    }
+
+    fn front_proxy_s_word(&self, headers: &HeaderMap) -> Result<Option<Arc<User>>, String> {
+        let Some(mut user) = self.settings.request_headers.names.read(headers)? else { return Ok(None) };
+        speakable::check(&user)?;
+        if user.name != ANONYMOUS {
+            add_group(&mut user.groups, AUTHENTICATED);
+        }
+        Ok(Some(Arc::new(user)))
+    }
+
+    /// A token that nobody here can judge is an error, too: its sender meant to be somebody.
+    fn holder(&self, authenticator: &'static str, token: &str, attempt: &mut Attempt) -> Option<Arc<User>> {
+        let Some(tokens) = &self.settings.tokens else {
+            attempt.error(authenticator, "no token is accepted here (--token-auth-file is not given)");
+            return None;
+        };
+        let user = tokens.load().user(token).cloned();
+        if user.is_none() {
+            attempt.error(authenticator, "invalid bearer token");
+        }
+        user
+    }
+
+    fn take_away(&self, headers: &mut HeaderMap, found: Found) {
+        if found.credential || found.front_proxy || found.websocket {
+            self.headers.strip(headers);
+        }
+        if found.websocket {
+            take_token_away(headers);
+        }
+    }
+}
+
+impl Authenticated {
+    /// Who it is.
+    pub fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
+    /// Whether the request wants to be taken for somebody else's (`Impersonate-*`).
+    pub fn impersonates(&self) -> bool {
+        self.impersonates
+    }
+
+    /// Text of a `Warning: 299` for the answer.
+    pub fn warning(&self) -> Option<&'static str> {
+        self.warning
+    }
+
+    /// Whether it is nobody in particular: such a client's HTTP/2 connection should not outlive the
+    /// answer (`UnauthenticatedHTTP2DOSMitigation`).
+    pub fn is_anonymous(&self) -> bool {
+        self.user.name == ANONYMOUS || self.user.groups.iter().any(|group| group == UNAUTHENTICATED)
+    }
+
+    /// Somebody made up.
+    #[cfg(test)]
+    pub(crate) fn for_test(user: User, impersonates: bool) -> Authenticated {
+        Authenticated { user: Arc::new(user), impersonates, warning: None }
+    }
+}
+
+impl Deref for Authenticated {
+    type Target = User;
+
+    fn deref(&self) -> &User {
+        &self.user
+    }
+}
+
+impl Unauthenticated {
+    /// The result's label: `failure` when nobody said anything, `error` when something was wrong.
+    pub fn result(&self) -> Authentication {
+        self.result
+    }
+
+    /// Which authenticator found what wrong, for the log.
+    pub fn cause(&self) -> &str {
+        &self.cause
+    }
+}
+
+impl From<Unauthenticated> for Refusal {
+    fn from(nobody: Unauthenticated) -> Refusal {
+        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).because(nobody.cause);
+        match nobody.warning {
+            Some(warning) => refusal.with_warning(warning),
+            None => refusal,
+        }
+    }
+}
+
+/// What went wrong so far.
+#[derive(Default)]
+struct Attempt {
+    errors: Vec<String>,
+    warning: Option<&'static str>,
+}
+
+impl Attempt {
+    fn error(&mut self, authenticator: &str, why: impl AsRef<str>) {
+        self.errors.push(format!("{authenticator}: {}", why.as_ref()));
+    }
+
+    fn nobody(self) -> Unauthenticated {
+        let (result, cause) = if self.errors.is_empty() {
+            (Authentication::Failure, "no credentials that anybody here judges".to_owned())
+        } else {
+            (Authentication::Error, self.errors.join("; "))
+        };
+        Unauthenticated { result, cause, warning: self.warning }
+    }
+}
+
+/// Adds a group, unless the user is already said to be known or unknown.
+pub(super) fn add_group(groups: &mut Vec<String>, group: &str) {
+    if !groups.iter().any(|it| it == AUTHENTICATED || it == UNAUTHENTICATED) {
+        groups.push(group.to_owned());
+    }
+}
+
+fn asks_for_websocket(headers: &HeaderMap) -> bool {
+    headers.contains_key(UPGRADE)
+        && upgrade_protocol(headers).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
+}
+
+fn lines(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok())
+}
+
+/// Removes the token among WebSocket protocols, also when somebody else vouched for the request, and
+/// also where it has no meaning: the backend must not learn it.
+fn take_token_away(headers: &mut HeaderMap) {
+    let readable = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().all(|value| value.to_str().is_ok());
+    let protocols = websocket::parse(lines(headers));
+    if readable && !protocols.changed {
+        return;
+    }
+    let others = HeaderValue::try_from(protocols.others.join(",")).ok().filter(|value| !value.is_empty());
+    headers.remove(SEC_WEBSOCKET_PROTOCOL);
+    if let Some(others) = others {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, others);
+    }
+}

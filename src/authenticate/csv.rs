@@ -1,0 +1,120 @@
+//! Comma-separated values as Go's `encoding/csv` reads them: quoted fields may hold commas, quotes
+//! (doubled) and line ends; empty lines are skipped; spaces count.
+
+/// One record: the line it begins on, counted from one, and its fields.
+pub type Record = (usize, Vec<String>);
+
+/// Reads all records; for each that cannot be read, its line and why.
+pub fn records(text: &str) -> Vec<Result<Record, (usize, &'static str)>> {
+    let mut records = Vec::new();
+    let mut rest = text;
+    let mut line = 1;
+    while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix('\n').or_else(|| rest.strip_prefix("\r\n")) {
+            rest = after;
+            line += 1;
+            continue;
+        }
+        let begin = line;
+        let (record, after) = record(rest);
+        line += rest[..rest.len() - after.len()].bytes().filter(|byte| *byte == b'\n').count();
+        rest = after;
+        records.push(record.map(|fields| (begin, fields)).map_err(|why| (begin, why)));
+    }
+    records
+}
+
+/// One record and what follows its line end. After a mistake reading goes on with the next line.
+fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
+    let next_line = |text: &str| text.split_once('\n').map_or(text.len(), |(line, _)| line.len() + 1);
+    let mut fields = Vec::new();
+    let mut rest = text;
+    loop {
+        let field = match rest.strip_prefix('"') {
+            Some(quoted) => match quoted_field(quoted) {
+                Ok((field, after)) => {
+                    rest = after;
+                    field
+                }
+                Err(why) => return (Err(why), &text[next_line(text)..]),
+            },
+            None => {
+                let end = rest.find([',', '\n']).unwrap_or(rest.len());
+                let (field, after) = rest.split_at(end);
+                if field.contains('"') {
+                    return (Err("a quote stands inside a field that does not begin with one"), &rest[next_line(rest)..]);
+                }
+                rest = after;
+                let at_line_end = rest.is_empty() || rest.starts_with('\n');
+                if at_line_end { field.strip_suffix('\r').unwrap_or(field) } else { field }.to_owned()
+            }
+        };
+        fields.push(field);
+        let line_end = rest.strip_prefix("\r\n").or_else(|| rest.strip_prefix('\n'));
+        match (rest.strip_prefix(','), line_end) {
+            (Some(after), _) => rest = after,
+            (None, Some(after)) => return (Ok(fields), after),
+            (None, None) if rest.is_empty() || rest == "\r" => return (Ok(fields), ""),
+            (None, None) => return (Err("something stands between a closing quote and the next comma"), &rest[next_line(rest)..]),
+        }
+    }
+}
+
+fn quoted_field(text: &str) -> Result<(String, &str), &'static str> {
+    let mut field = String::new();
+    let mut rest = text;
+    while let Some((part, after)) = rest.split_once('"') {
+        field.push_str(part);
+        match after.strip_prefix('"') {
+            Some(after) => {
+                field.push('"');
+                rest = after;
+            }
+            None => return Ok((field.replace("\r\n", "\n"), after)),
+        }
+    }
+    Err("a quote is not closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Vec<Record> {
+        records(text).into_iter().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn fields_quotes_and_line_ends() {
+        for (text, expected) in [
+            ("", vec![]),
+            ("\n\r\n\n", vec![]),
+            ("a,b,c\n", vec![(1, vec!["a", "b", "c"])]),
+            ("a,b,c", vec![(1, vec!["a", "b", "c"])]),
+            ("a,b\r\nc,d\r\n", vec![(1, vec!["a", "b"]), (2, vec!["c", "d"])]),
+            ("a,b\r", vec![(1, vec!["a", "b"])]),
+            ("a,,\n\n,x", vec![(1, vec!["a", "", ""]), (3, vec!["", "x"])]),
+            ("a,\"g1,g2\",\"say \"\"hi\"\"\"", vec![(1, vec!["a", "g1,g2", "say \"hi\""])]),
+            ("\"a\r\nb\",c\nd", vec![(1, vec!["a\nb", "c"]), (3, vec!["d"])]),
+            (" a , b ", vec![(1, vec![" a ", " b "])]),
+            ("#a,b", vec![(1, vec!["#a", "b"])]),
+        ] {
+            let expected: Vec<Record> = expected
+                .into_iter()
+                .map(|(line, fields)| (line, fields.into_iter().map(str::to_owned).collect()))
+                .collect();
+            assert_eq!(read(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_line() {
+        let text = "a,b\nc\"d,e\n\"f\"g,h\ni,j\n\"k\nl";
+        let told: Vec<_> = records(text).into_iter().map(|record| record.map_err(|(line, _)| line)).collect();
+        let fields = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            told,
+            [Ok((1, fields(&["a", "b"]))), Err(2), Err(3), Ok((4, fields(&["i", "j"]))), Err(5), Ok((6, fields(&["l"])))]
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! Headers by which somebody says who they are: found in one pass, and removed before anything else can
+//! believe them.
+
+use http::HeaderMap;
+
+use super::request_header::RequestHeaderNames;
+use crate::message::hop_by_hop::remove_where;
+
+/// Front-proxy headers that Kubernetes knows by default, the plural that kube-rbac-proxy uses among
+/// them. They go even when other names are configured: a backend believes the defaults.
+const STANDARD: [&str; 4] = ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-groups"];
+const STANDARD_PREFIX: &str = "x-remote-extra-";
+const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
+
+/// Knows the name of every header that carries an identity.
+///
+/// A name is compared after `_` became `-`: servers behind WSGI, CGI or nginx take both for the same.
+#[derive(Clone, Debug)]
+pub struct IdentityHeaders {
+    names: Vec<(Box<[u8]>, Kind)>,
+    prefixes: Vec<(Box<[u8]>, Kind)>,
+    /// Which bytes a name we look for begins with: most names need no second look.
+    first: [bool; 256],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Credential,
+    FrontProxy,
+    WebSocket,
+    Impersonation,
+}
+
+/// What a request carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) credential: bool,
+    pub(super) front_proxy: bool,
+    pub(super) websocket: bool,
+    pub(super) impersonation: bool,
+}
+
+impl IdentityHeaders {
+    /// The standard names and those that are configured.
+    pub fn new(configured: &RequestHeaderNames) -> IdentityHeaders {
+        let mut headers = IdentityHeaders { names: Vec::new(), prefixes: Vec::new(), first: [false; 256] };
+        headers.add_name("authorization", Kind::Credential);
+        headers.add_name(WEBSOCKET_PROTOCOL, Kind::WebSocket);
+        headers.add_prefix("impersonate-", Kind::Impersonation);
+        headers.add_prefix(STANDARD_PREFIX, Kind::FrontProxy);
+        STANDARD.into_iter().for_each(|name| headers.add_name(name, Kind::FrontProxy));
+        for name in configured.names() {
+            headers.add_name(name.as_str(), Kind::FrontProxy);
+        }
+        for prefix in configured.prefixes() {
+            headers.add_prefix(prefix, Kind::FrontProxy);
+        }
+        headers
+    }
+
+    /// Removes from `headers` whatever carries a credential or a front proxy's word, but not the header
+    /// with a WebSocket's protocols, of which a token is only a part. For requests that were never
+    /// authenticated; [`Authenticator`](super::Authenticator) does it for all others.
+    pub fn strip(&self, headers: &mut HeaderMap) {
+        remove_where(headers, |name| match self.kind(name) {
+            Some(Kind::Credential | Kind::FrontProxy) => true,
+            Some(Kind::WebSocket) => name != WEBSOCKET_PROTOCOL,
+            Some(Kind::Impersonation) | None => false,
+        });
+    }
+
+    /// Whether a header of this name says who somebody is; for trailers.
+    pub fn is_identity(&self, name: &str) -> bool {
+        self.kind(name).is_some_and(|kind| kind != Kind::WebSocket)
+    }
+
+    pub(super) fn find(&self, headers: &HeaderMap) -> Found {
+        let mut found = Found::default();
+        for name in headers.keys() {
+            match self.kind(name.as_str()) {
+                None => {}
+                Some(Kind::Credential) => found.credential = true,
+                Some(Kind::FrontProxy) => found.front_proxy = true,
+                Some(Kind::WebSocket) => found.websocket = true,
+                Some(Kind::Impersonation) => found.impersonation = true,
+            }
+        }
+        found
+    }
+
+    fn kind(&self, name: &str) -> Option<Kind> {
+        let name = name.as_bytes();
+        if !self.first[usize::from(*name.first()?)] {
+            return None;
+        }
+        let exact = self.names.iter().find(|(wanted, _)| wanted.len() == name.len() && begins(name, wanted));
+        exact.or_else(|| self.prefixes.iter().find(|(wanted, _)| begins(name, wanted))).map(|(_, kind)| *kind)
+    }
+
+    fn add_name(&mut self, name: &str, kind: Kind) {
+        self.note_first(name);
+        self.names.push((canonical(name), kind));
+    }
+
+    fn add_prefix(&mut self, prefix: &str, kind: Kind) {
+        self.note_first(prefix);
+        self.prefixes.push((canonical(prefix), kind));
+    }
+
+    fn note_first(&mut self, name: &str) {
+        match canonical(name).first() {
+            Some(b'-') => self.first[usize::from(b'-')] = true,
+            Some(byte) => self.first[usize::from(*byte)] = true,
+            // An empty prefix stands for every header.
+            None => self.first = [true; 256],
+        }
+        self.first[usize::from(b'_')] |= self.first[usize::from(b'-')];
+    }
+}
+
+fn canonical(name: &str) -> Box<[u8]> {
+    name.bytes().map(|byte| dashed(byte.to_ascii_lowercase())).collect()
+}
+
+fn begins(name: &[u8], wanted: &[u8]) -> bool {
+    name.len() >= wanted.len() && name.iter().zip(wanted).all(|(byte, wanted)| dashed(*byte) == *wanted)
+}
+
+fn dashed(byte: u8) -> u8 {
+    if byte == b'_' { b'-' } else { byte }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn stripped(headers: &IdentityHeaders, names: &[&str]) -> Vec<String> {
+        let mut map = HeaderMap::new();
+        for name in names {
+            map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
+        }
+        headers.strip(&mut map);
+        let mut left: Vec<_> = map.keys().map(|name| name.as_str().to_owned()).collect();
+        left.sort();
+        left
+    }
+
+    /// Pitfalls 1 and 3.
+    #[test]
+    fn every_spelling_of_every_identity_header_is_removed() {
+        let configured = RequestHeaderNames {
+            usernames: vec!["X-Corp-User".parse().unwrap()],
+            uids: vec!["X-Corp-Uid".parse().unwrap()],
+            groups: vec!["X-Corp-Group".parse().unwrap()],
+            extra_prefixes: vec!["X-Corp-Extra-".to_owned()],
+        };
+        let headers = IdentityHeaders::new(&configured);
+        let names = [
+            "Authorization",
+            "X-Remote-User",
+            "X-REMOTE-UID",
+            "x-remote-group",
+            "X-Remote-Groups",
+            "X-Remote-Extra-Scopes",
+            "X-Remote-Extra-",
+            "X_Remote_User",
+            "X_REMOTE_UID",
+            "X-Remote_Group",
+            "x_remote_extra_scopes",
+            "X-Corp-User",
+            "x_corp_uid",
+            "x-corp_group",
+            "X-CORP_EXTRA-foo",
+            "sec_websocket-protocol",
+        ];
+        assert!(stripped(&headers, &names).is_empty());
+        let kept = ["accept", "x-corp-users", "x-remote", "x-remote-addr", "x-requested-with"];
+        assert_eq!(stripped(&headers, &kept), kept);
+    }
+
+    #[test]
+    fn what_is_found() {
+        let headers = IdentityHeaders::new(&RequestHeaderNames::default());
+        for (name, expected) in [
+            ("accept", Found::default()),
+            ("authorization", Found { credential: true, ..Found::default() }),
+            ("x_remote-user", Found { front_proxy: true, ..Found::default() }),
+            ("sec-websocket-protocol", Found { websocket: true, ..Found::default() }),
+            ("impersonate_user", Found { impersonation: true, ..Found::default() }),
+            ("Impersonate-Extra-x", Found { impersonation: true, ..Found::default() }),
+            ("impersonated", Found::default()),
+        ] {
+            let mut map = HeaderMap::new();
+            map.insert(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
+            assert_eq!(headers.find(&map), expected, "{name}");
+        }
+        assert!(headers.is_identity("x-remote-user") && !headers.is_identity("sec-websocket-protocol"));
+    }
+}

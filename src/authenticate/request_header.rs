@@ -1,0 +1,244 @@
+//! The word of a front proxy: who it says the caller is.
+
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue};
+
+use crate::kubeapi::{User, extra_key};
+use crate::process::{Problem, Problems};
+
+/// Names of the headers in which a front proxy speaks (`--requestheader-*-headers`, `-prefix`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHeaderNames {
+    /// The first that has a value names the user.
+    pub usernames: Vec<HeaderName>,
+    /// The first that has a value is the UID.
+    pub uids: Vec<HeaderName>,
+    /// Every value of all of them is a group.
+    pub groups: Vec<HeaderName>,
+    /// Lower case is not needed; what follows the prefix is the escaped key of an extra.
+    pub extra_prefixes: Vec<String>,
+}
+
+/// How a front proxy is known, and where it speaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHeaders {
+    /// Where it speaks.
+    pub names: RequestHeaderNames,
+    /// Common names that its certificate may carry (`--requestheader-allowed-names`); empty for any
+    /// that the request-header authority signed.
+    pub allowed_names: Vec<String>,
+}
+
+impl RequestHeaderNames {
+    /// Reads the names as the flags give them; all mistakes at once, in upstream's words where it has
+    /// any. UID headers have no default upstream and none here.
+    pub fn new(
+        usernames: &[String],
+        uids: &[String],
+        groups: &[String],
+        extra_prefixes: &[String],
+    ) -> Result<RequestHeaderNames, Problems> {
+        let mut problems = Problems::default();
+        let mut read = |flag: &str, names: &[String]| -> Vec<HeaderName> {
+            names.iter().filter_map(|name| problems.keep(header_name(flag, name))).collect()
+        };
+        let names = RequestHeaderNames {
+            usernames: read("requestheader-username-headers", usernames),
+            uids: read("requestheader-uid-headers", uids),
+            groups: read("requestheader-group-headers", groups),
+            extra_prefixes: read("requestheader-extra-headers-prefix", extra_prefixes)
+                .into_iter()
+                .map(|prefix| prefix.as_str().to_owned())
+                .collect(),
+        };
+        problems.or(names)
+    }
+
+    /// `X-Remote-User`, `X-Remote-Group` and `X-Remote-Extra-`, as upstream's flags default.
+    pub fn standard() -> RequestHeaderNames {
+        RequestHeaderNames {
+            usernames: vec![HeaderName::from_static("x-remote-user")],
+            uids: Vec::new(),
+            groups: vec![HeaderName::from_static("x-remote-group")],
+            extra_prefixes: vec!["x-remote-extra-".to_owned()],
+        }
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.usernames.iter().chain(&self.uids).chain(&self.groups)
+    }
+
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = &str> {
+        self.extra_prefixes.iter().map(String::as_str)
+    }
+
+    /// Who the headers speak of, as `k8s.io/apiserver/pkg/authentication/request/headerrequest` reads
+    /// them. Ask only when the sender was found to be a front proxy.
+    ///
+    /// None without any of the headers. An error when they speak of nobody: upstream then goes on and
+    /// may take the front proxy itself for the caller.
+    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
+        let mut user = User {
+            name: self.first(headers, &self.usernames)?.unwrap_or_default(),
+            uid: self.first(headers, &self.uids)?.unwrap_or_default(),
+            ..User::default()
+        };
+        for name in &self.groups {
+            for value in headers.get_all(name) {
+                let group = text(name, value)?;
+                if !group.is_empty() {
+                    user.groups.push(group.to_owned());
+                }
+            }
+        }
+        for prefix in &self.extra_prefixes {
+            for (name, value) in headers {
+                if let Some(key) = strip_prefix_ignoring_case(name.as_str(), prefix) {
+                    user.extra.entry(extra_key::unescape(key)).or_default().push(text(name, value)?.to_owned());
+                }
+            }
+        }
+        if !user.name.is_empty() {
+            return Ok(Some(user));
+        }
+        let spoke = self.names().any(|name| headers.contains_key(name)) || !user.extra.is_empty();
+        if spoke { Err("the front proxy names no user".to_owned()) } else { Ok(None) }
+    }
+
+    /// Only the first value of a header counts: a proxy between us and the front proxy that appends
+    /// cannot be told from one that sets.
+    fn first(&self, headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, String> {
+        for name in names {
+            let value = headers.get(name).map(|value| text(name, value)).transpose()?.unwrap_or_default();
+            if !value.is_empty() {
+                return Ok(Some(value.to_owned()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl RequestHeaders {
+    /// Whether a certificate of this common name may speak for others. An error in upstream's words.
+    pub(super) fn check_name(&self, common_name: Option<&str>) -> Result<(), String> {
+        let name = common_name.unwrap_or_default();
+        if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {
+            Ok(())
+        } else {
+            Err(format!("x509: subject with cn={name} is not in the allowed list"))
+        }
+    }
+}
+
+fn header_name(flag: &str, name: &str) -> Result<HeaderName, Problem> {
+    if name.trim().is_empty() {
+        return Err(Problem::new(format!("--{flag}"), format!("empty value in \"{flag}\"")));
+    }
+    HeaderName::from_bytes(name.trim().as_bytes())
+        .map_err(|_| Problem::new(format!("--{flag}"), format!("{name:?} cannot be the name of a header")))
+}
+
+/// A value without the white space around it, which the next HTTP/1.1 hop would cut off, too.
+fn text<'v>(name: &HeaderName, value: &'v HeaderValue) -> Result<&'v str, String> {
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| format!("the value of {name} is not UTF-8"))?;
+    Ok(text.trim_matches([' ', '\t']))
+}
+
+fn strip_prefix_ignoring_case<'n>(name: &'n str, prefix: &str) -> Option<&'n str> {
+    let (start, rest) = name.split_at_checked(prefix.len())?;
+    start.eq_ignore_ascii_case(prefix).then_some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        headers
+    }
+
+    fn names() -> RequestHeaderNames {
+        RequestHeaderNames::new(
+            &["X-Remote-User".into(), "X-Other-User".into()],
+            &["X-Remote-Uid".into()],
+            &["X-Remote-Group".into(), "X-Other-Group".into()],
+            &["X-Remote-Extra-".into(), "X-Other-".into()],
+        )
+        .unwrap()
+    }
+
+    /// Pitfalls 7 and 9.
+    #[test]
+    fn several_values_keep_their_order_and_only_the_first_user_counts() {
+        let headers = map(&[
+            ("x-other-group", "last"),
+            ("x-remote-group", "b"),
+            ("x-remote-group", ""),
+            ("x-remote-group", "a,c"),
+            ("x-remote-group", "b"),
+            ("x-remote-user", "jane"),
+            ("x-remote-user", "root"),
+            ("x-other-user", "other"),
+            ("x-remote-uid", " 42 "),
+            ("x-remote-extra-example.com%2Fscope", "one"),
+            ("x-remote-extra-Example.com%2fScope", "two"),
+            ("x-remote-extra-bad%zz", "three"),
+            ("x-remote-extra-", "four"),
+            ("x-other-example.com%2fscope", "five"),
+        ]);
+        let user = names().read(&headers).unwrap().unwrap();
+        assert_eq!((&*user.name, &*user.uid), ("jane", "42"));
+        assert_eq!(user.groups, ["b", "a,c", "b", "last"]);
+        let extra: Vec<_> = user.extra.iter().map(|(key, values)| format!("{key}={}", values.join("|"))).collect();
+        assert_eq!(extra, ["=four", "bad%zz=three", "example.com/scope=one|two|five", "group=last", "user=other"]);
+    }
+
+    #[test]
+    fn the_second_header_counts_when_the_first_is_empty() {
+        let headers = map(&[("x-remote-user", ""), ("x-remote-user", "root"), ("x-other-user", "jane")]);
+        assert_eq!(names().read(&headers).unwrap().unwrap().name, "jane");
+    }
+
+    /// Pitfall 4: nobody is spoken of, and the front proxy must not be taken for the caller.
+    #[test]
+    fn headers_without_a_user_are_an_error() {
+        assert_eq!(names().read(&map(&[("accept", "*/*")])), Ok(None));
+        for lines in [
+            &[("x-remote-user", "")][..],
+            &[("x-remote-user", " \t")],
+            &[("x-remote-group", "system:masters")],
+            &[("x-remote-uid", "1")],
+            &[("x-remote-extra-a", "b")],
+        ] {
+            assert!(names().read(&map(lines)).is_err(), "{lines:?}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", HeaderValue::from_bytes(b"\xff").unwrap());
+        assert!(names().read(&headers).unwrap_err().contains("not UTF-8"));
+        assert_eq!(names().read(&map(&[("x-remote-user", "jürgen")])).unwrap().unwrap().name, "jürgen");
+    }
+
+    /// Pitfall 12: the common name and nothing else.
+    #[test]
+    fn allowed_names() {
+        let any = RequestHeaders::default();
+        assert_eq!(any.check_name(None), Ok(()));
+        let some = RequestHeaders { allowed_names: vec!["front".into(), "back".into()], ..RequestHeaders::default() };
+        assert_eq!(some.check_name(Some("back")), Ok(()));
+        assert_eq!(some.check_name(Some("x")), Err("x509: subject with cn=x is not in the allowed list".to_owned()));
+        assert!(some.check_name(None).is_err());
+    }
+
+    #[test]
+    fn mistakes_in_flags_all_at_once() {
+        let problems =
+            RequestHeaderNames::new(&["".into()], &["a b".into()], &[" ".into()], &["x:".into()]).unwrap_err().to_string();
+        assert_eq!(problems.lines().count(), 4);
+        assert!(problems.contains("--requestheader-username-headers: empty value in \"requestheader-username-headers\""));
+        assert!(problems.contains("--requestheader-uid-headers: \"a b\" cannot be the name of a header"));
+    }
+}

@@ -1,0 +1,48 @@
+//! Whether an identity survives the way to a backend: what header lines cannot carry unchanged is
+//! refused here, rather than changed into somebody else there.
+
+use crate::kubeapi::User;
+
+/// An error in words when `user` cannot be spoken of in headers.
+///
+/// The name must not be empty: a backend would then ignore the headers and take the front proxy's own
+/// certificate for the caller. Nothing may hold a control character, or begin or end with a space: that
+/// space would be trimmed on the way.
+pub(super) fn check(user: &User) -> Result<(), String> {
+    if user.name.is_empty() {
+        return Err("the user has no name".to_owned());
+    }
+    let groups = user.groups.iter().map(|group| ("a group", group));
+    let extra = user.extra.values().flatten().map(|value| ("a value of an extra", value));
+    let all = [("the user's name", &user.name), ("the user's UID", &user.uid)].into_iter().chain(groups).chain(extra);
+    for (what, text) in all {
+        if text.chars().any(|c| c.is_ascii_control()) {
+            return Err(format!("{what} holds a control character: {text:?}"));
+        }
+        if text.trim_matches(' ').len() != text.len() {
+            return Err(format!("{what} begins or ends with a space: {text:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pitfalls 4 and 6.
+    #[test]
+    fn names_that_no_header_carries_unchanged_are_refused() {
+        let named = |name: &str| User { name: name.to_owned(), ..User::default() };
+        for name in ["", " ", "a\r\nX-Remote-Group: system:masters", "a\0", "a\tb", "\x7f", " root", "root "] {
+            assert!(check(&named(name)).is_err(), "{name:?}");
+        }
+        for name in ["jane", "Jane Doe", "système:ü", "a,b", "system:serviceaccount:default:bob"] {
+            assert_eq!(check(&named(name)), Ok(()), "{name:?}");
+        }
+        let jane = named("jane");
+        assert!(check(&User { uid: "\n".into(), ..jane.clone() }).is_err());
+        assert!(check(&User { groups: vec!["a".into(), "b\n".into()], ..jane.clone() }).is_err());
+        assert!(check(&User { extra: [("k".into(), vec!["\r".into()])].into(), ..jane }).is_err());
+    }
+}

@@ -1,0 +1,201 @@
+//! `--token-auth-file`: tokens that the operator wrote down, followed on disk.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+
+use super::{AUTHENTICATED, csv, speakable};
+use crate::kubeapi::User;
+use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
+
+/// Who holds which token.
+///
+/// Tokens are kept as HMAC-SHA256 under a key that this process made up: neither the time a look-up
+/// takes nor a core dump says anything about them. No `Debug`, on purpose.
+pub struct Tokens {
+    key: hmac::Key,
+    users: HashMap<[u8; 32], Arc<User>>,
+}
+
+/// Called with what is wrong with the file, once for each new mistake, and with no problems when all is
+/// well again.
+pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
+
+impl Tokens {
+    /// Reads a token file; all mistakes at once.
+    pub fn load(path: &Path) -> Result<Tokens, Problems> {
+        let text = fs::read(path).map_err(|error| Problem::new(path.display(), format!("cannot be read: {error}")))?;
+        let text = String::from_utf8(text).map_err(|_| Problem::new(path.display(), "is not UTF-8"))?;
+        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o004 != 0 {
+            tracing::warn!(file = %path.display(), "everybody on this machine can read these tokens; chmod 0600 it");
+        }
+        Tokens::parse(&text, &path.display().to_string())
+    }
+
+    /// Reads lines of `token,user,uid[,"group1,group2"]`; `place` is what problems name.
+    ///
+    /// As upstream, a record without a token is skipped, and of two records with one token the later
+    /// counts; both are warned about.
+    pub fn parse(text: &str, place: &str) -> Result<Tokens, Problems> {
+        let mut problems = Problems::default();
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+            .map_err(|_| Problem::new(place, "the system has no random numbers to protect the tokens with"));
+        let Some(key) = problems.keep(key) else { return Err(problems) };
+        let mut tokens = Tokens { key, users: HashMap::new() };
+        for record in csv::records(text) {
+            let result = record
+                .map_err(|(line, why)| problem(place, line, why))
+                .and_then(|(line, fields)| tokens.add(place, line, fields));
+            problems.keep(result);
+        }
+        problems.or(tokens)
+    }
+
+    /// The holder of `token`.
+    pub fn user(&self, token: &str) -> Option<&Arc<User>> {
+        self.users.get(&self.digest(token))
+    }
+
+    /// How many tokens there are.
+    pub fn len(&self) -> usize {
+        self.users.len()
+    }
+
+    /// Whether there is no token at all.
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    fn digest(&self, token: &str) -> [u8; 32] {
+        let mut digest = [0; 32];
+        digest.copy_from_slice(hmac::sign(&self.key, token.as_bytes()).as_ref());
+        digest
+    }
+
+    fn add(&mut self, place: &str, line: usize, fields: Vec<String>) -> Result<(), Problem> {
+        let found = fields.len();
+        let mut fields = fields.into_iter();
+        let (Some(token), Some(name), Some(uid)) = (fields.next(), fields.next(), fields.next()) else {
+            let message = format!("must have at least 3 columns (token, user name, user uid), found {found}");
+            return Err(problem(place, line, &message));
+        };
+        if token.is_empty() {
+            tracing::warn!(file = place, line, "a record without a token is ignored");
+            return Ok(());
+        }
+        let groups = fields.next().unwrap_or_default();
+        let mut groups: Vec<String> = groups.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect();
+        super::authenticator::add_group(&mut groups, AUTHENTICATED);
+        let user = User { name, uid, groups, extra: Default::default() };
+        speakable::check(&user).map_err(|why| problem(place, line, &why))?;
+        if self.users.insert(self.digest(&token), Arc::new(user)).is_some() {
+            tracing::warn!(file = place, line, "a token stands here for the second time; this record counts");
+        }
+        Ok(())
+    }
+}
+
+fn problem(place: &str, line: usize, message: &str) -> Problem {
+    Problem::new(format!("{place}:{line}"), message)
+}
+
+/// Follows the file until the process ends, and publishes what became of it. While it cannot be read,
+/// or holds a mistake, the last good tokens stay.
+pub async fn follow(path: PathBuf, publisher: Publisher<Tokens>, on_failure: OnFailure, mut drain: Drain) {
+    let mut follower = Follower::new([path.clone()]);
+    let mut told: Option<Problems> = None;
+    loop {
+        // At once, too: the file may have changed between the load at start and the line above.
+        match Tokens::load(&path) {
+            Ok(tokens) => {
+                tracing::info!(file = %path.display(), tokens = tokens.len(), "tokens read");
+                publisher.publish(Arc::new(tokens));
+                if told.take().is_some() {
+                    on_failure(&Problems::default());
+                }
+            }
+            Err(problems) if told.as_ref() != Some(&problems) => {
+                tracing::error!(%problems, "the token file changed and is not usable; the last good tokens stay");
+                on_failure(&problems);
+                told = Some(problems);
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = follower.changed() => {}
+            () = drain.reached(Phase::Ending) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::process::{Drain, Published};
+
+    #[test]
+    fn a_file_as_upstream_takes_it() {
+        let text = "secret1,jane,uid-1,\"devs,ops\"\nsecret2,bob,\n\n,nobody,0\nsecret1,jane2,uid-2,a,ignored\n";
+        let tokens = Tokens::parse(text, "tokens.csv").unwrap();
+        assert_eq!(tokens.len(), 2);
+        let bob = tokens.user("secret2").unwrap();
+        assert_eq!((&*bob.name, &*bob.uid, &bob.groups[..]), ("bob", "", &["system:authenticated".to_owned()][..]));
+        let jane = tokens.user("secret1").unwrap();
+        assert_eq!((&*jane.name, &*jane.uid), ("jane2", "uid-2"));
+        assert_eq!(jane.groups, ["a", "system:authenticated"]);
+        for wrong in ["", "secret", "secret1 ", "SECRET1", "nobody"] {
+            assert!(tokens.user(wrong).is_none());
+        }
+    }
+
+    #[test]
+    fn all_mistakes_with_their_lines_and_without_the_tokens() {
+        let text = "hush1,jane\nhush2,bob,1\nhush3,,2\nhush4\"x,y,z\nhush5,a\tb,3\n";
+        let problems = Tokens::parse(text, "/etc/tokens.csv").err().unwrap();
+        let told = problems.to_string();
+        assert_eq!(
+            told.lines().map(|line| line.split(": ").next().unwrap()).collect::<Vec<_>>(),
+            ["/etc/tokens.csv:1", "/etc/tokens.csv:3", "/etc/tokens.csv:4", "/etc/tokens.csv:5"]
+        );
+        assert!(told.contains("at least 3 columns (token, user name, user uid), found 2"));
+        assert!(told.contains("the user has no name"));
+        assert!(!told.contains("hush"));
+    }
+
+    #[tokio::test]
+    async fn the_file_is_followed_and_a_mistake_keeps_the_last_good_tokens() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens.csv");
+        fs::write(&path, "one,jane,1\n").unwrap();
+        let (publisher, mut published) = Published::new(Tokens::load(&path).unwrap());
+        let (drainer, drain) = Drain::new();
+        let (told, mut hear) = tokio::sync::mpsc::unbounded_channel();
+        let told = Mutex::new(told);
+        let on_failure: OnFailure = Box::new(move |problems| {
+            let _ = told.lock().unwrap().send(problems.0.len());
+        });
+        let following = tokio::spawn(follow(path.clone(), publisher, on_failure, drain));
+        published.changed().await;
+        fs::write(&path, "two,bob,2\n").unwrap();
+        published.changed().await;
+        assert!(published.get().user("one").is_none());
+        assert_eq!(published.get().user("two").unwrap().name, "bob");
+        fs::write(&path, "three\n").unwrap();
+        assert_eq!(hear.recv().await, Some(1));
+        assert!(published.get().user("two").is_some());
+        fs::write(&path, "three,eve,3\n").unwrap();
+        published.changed().await;
+        assert_eq!(hear.recv().await, Some(0));
+        assert!(published.get().user("three").is_some());
+        drainer.advance(Phase::Ending);
+        following.await.unwrap();
+    }
+}

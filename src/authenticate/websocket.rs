@@ -1,0 +1,99 @@
+//! The token that browsers, which cannot set `Authorization`, hide among a WebSocket's protocols.
+
+use base64::Engine;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use base64::{alphabet, engine::DecodePaddingMode};
+
+const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// As Go's `RawURLEncoding`: no padding, and bits behind the last byte are not looked at.
+const RAW_URL: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// What `Sec-WebSocket-Protocol` holds.
+#[derive(PartialEq, Eq)]
+pub struct Protocols<'a> {
+    /// The token, if there is one and it can be believed to be one; an error in upstream's words.
+    pub token: Result<Option<String>, &'static str>,
+    /// The protocols that are none, in order: what the backend may see.
+    pub others: Vec<&'a str>,
+    /// Whether there was anything to take out.
+    pub changed: bool,
+}
+
+/// Reads all lines of the header, as `k8s.io/apiserver/pkg/authentication/request/websocket` does.
+pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Protocols<'a> {
+    let mut protocols = Protocols { token: Ok(None), others: Vec::new(), changed: false };
+    for protocol in lines.into_iter().flat_map(|line| line.split(',')).map(str::trim) {
+        match protocol.strip_prefix(PREFIX) {
+            None => protocols.others.push(protocol),
+            Some(encoded) => {
+                protocols.token = match protocols.token {
+                    Err(known) => Err(known),
+                    Ok(_) if protocols.changed => Err("multiple base64.bearer.authorization tokens specified"),
+                    Ok(_) => decode(encoded),
+                };
+                protocols.changed = true;
+            }
+        }
+    }
+    if matches!(&protocols.token, Ok(Some(_))) && protocols.others.is_empty() {
+        protocols.token = Err("missing additional subprotocol");
+    }
+    protocols
+}
+
+/// An empty token is none.
+fn decode(encoded: &str) -> Result<Option<String>, &'static str> {
+    let bytes = RAW_URL.decode(encoded).map_err(|_| "invalid base64.bearer.authorization token encoding")?;
+    let token = String::from_utf8(bytes).map_err(|_| "invalid base64.bearer.authorization token")?;
+    Ok(Some(token).filter(|token| !token.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&'static str]) -> (Result<Option<String>, &'static str>, Vec<&'static str>) {
+        let protocols = parse(lines.iter().copied());
+        (protocols.token, protocols.others)
+    }
+
+    #[test]
+    fn as_upstream_reads_it() {
+        // dG9rZW4 is "token"
+        for (lines, token, others) in [
+            (&["base64url.bearer.authorization.k8s.io.dG9rZW4,chat"][..], Ok(Some("token")), vec!["chat"]),
+            (&["a , base64url.bearer.authorization.k8s.io.dG9rZW4", "b"], Ok(Some("token")), vec!["a", "b"]),
+            (&["chat"], Ok(None), vec!["chat"]),
+            (&["base64url.bearer.authorization.k8s.io.,chat"], Ok(None), vec!["chat"]),
+            (&["base64url.bearer.authorization.k8s.io.dG9rZW4"], Err("missing additional subprotocol"), vec![]),
+            (
+                &["base64url.bearer.authorization.k8s.io.dG9rZW4,base64url.bearer.authorization.k8s.io.dG9rZW4,a"],
+                Err("multiple base64.bearer.authorization tokens specified"),
+                vec!["a"],
+            ),
+            (
+                &["base64url.bearer.authorization.k8s.io.,base64url.bearer.authorization.k8s.io.dG9rZW4,a"],
+                Err("multiple base64.bearer.authorization tokens specified"),
+                vec!["a"],
+            ),
+            (
+                &["base64url.bearer.authorization.k8s.io.dG9rZW4=,a"],
+                Err("invalid base64.bearer.authorization token encoding"),
+                vec!["a"],
+            ),
+            (
+                &["base64url.bearer.authorization.k8s.io._w,a"],
+                Err("invalid base64.bearer.authorization token"),
+                vec!["a"],
+            ),
+        ] {
+            assert_eq!(read(lines), (token.map(|token: Option<&str>| token.map(str::to_owned)), others), "{lines:?}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The chain of authorisers, and the permit that proves it was asked.
+
+use std::sync::Arc;
+
+use super::{AlwaysAllowPaths, Attributes};
+use crate::authenticate::Authenticated;
+use crate::kubeapi::{RequestInfo, Status, User};
+use crate::message::{Blame, Refusal};
+use crate::process::{Problem, Problems};
+
+/// One entry of `--authorization-mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Everybody who is known may everything: what stands behind us authorises again.
+    AlwaysAllow,
+    /// Nobody may anything.
+    AlwaysDeny,
+}
+
+/// What one authoriser says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Yes, whatever others say.
+    Allow,
+    /// No, whatever others say; with the reason for the client, or the empty text.
+    Deny(String),
+    /// Let others say; with the reason for the client should nobody allow it, or the empty text.
+    NoOpinion(String),
+}
+
+/// Asks each mode in turn.
+#[derive(Clone, Debug)]
+pub struct Authorizer {
+    /// Groups that may everything; upstream has `system:masters`.
+    pub privileged_groups: Vec<String>,
+    /// Paths that need no permission.
+    pub always_allow_paths: AlwaysAllowPaths,
+    /// Asked in this order.
+    pub modes: Vec<Mode>,
+}
+
+/// This request of this user was judged, and may be. Only [`Authorizer::authorize`] makes one.
+#[derive(Clone, Debug)]
+pub struct Permit<'r> {
+    user: Arc<User>,
+    request: RequestInfo<'r>,
+}
+
+impl Mode {
+    /// Reads a comma list's entries as the flag has them; all mistakes at once.
+    pub fn parse<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Vec<Mode>, Problems> {
+        let mut problems = Problems::default();
+        let mut modes = Vec::new();
+        for name in names {
+            let mode = match name.as_ref() {
+                "AlwaysAllow" => Ok(Mode::AlwaysAllow),
+                "AlwaysDeny" => Ok(Mode::AlwaysDeny),
+                other @ ("Webhook" | "Static") => Err(format!("{other} is not built yet; AlwaysAllow and AlwaysDeny are")),
+                other => Err(format!("{other:?} is no authorization mode; AlwaysAllow and AlwaysDeny are")),
+            };
+            match mode {
+                Ok(mode) if modes.contains(&mode) => {
+                    problems.0.push(Problem::new("--authorization-mode", format!("{mode:?} is named twice")));
+                }
+                Ok(mode) => modes.push(mode),
+                Err(message) => problems.0.push(Problem::new("--authorization-mode", message)),
+            }
+        }
+        if modes.is_empty() && problems.0.is_empty() {
+            problems.0.push(Problem::new("--authorization-mode", "at least one mode is needed"));
+        }
+        problems.or(modes)
+    }
+
+    /// The place where static rules and access reviews will answer; the latter wait for a network.
+    async fn decide(self, _attributes: Attributes<'_>) -> Decision {
+        match self {
+            Mode::AlwaysAllow => Decision::Allow,
+            Mode::AlwaysDeny => Decision::NoOpinion("Everything is forbidden.".to_owned()),
+        }
+    }
+}
+
+impl Default for Authorizer {
+    /// Everybody who is known may everything.
+    fn default() -> Authorizer {
+        Authorizer {
+            privileged_groups: vec!["system:masters".to_owned()],
+            always_allow_paths: AlwaysAllowPaths::health(),
+            modes: vec![Mode::AlwaysAllow],
+        }
+    }
+}
+
+impl Authorizer {
+    /// Says whether `who` may do what `request` asks; if so, gives the proof of it.
+    ///
+    /// A request that wants to be taken for somebody else's is refused: no mode can judge that, and
+    /// without a judgement whoever may do anything could do everything.
+    pub async fn authorize<'r>(&self, who: &Authenticated, request: RequestInfo<'r>) -> Result<Permit<'r>, Refusal> {
+        if who.impersonates() {
+            return Err(Refusal::new(Blame::Client, cannot_impersonate(who)).because("impersonation is not judged here"));
+        }
+        let attributes = Attributes { user: who, request: &request };
+        match self.decide(attributes).await {
+            Ok(()) => Ok(Permit { user: who.user().clone(), request }),
+            Err(reason) => {
+                let status = Status::forbidden_to(&who.name, &request, &reason);
+                Err(Refusal::new(Blame::Client, status).because(format_args!("not allowed to {:?}: {reason}", who.name)))
+            }
+        }
+    }
+
+    /// The chain; an error is the reason for the client.
+    async fn decide(&self, attributes: Attributes<'_>) -> Result<(), String> {
+        let privileged = attributes.user.groups.iter().any(|group| self.privileged_groups.contains(group));
+        if privileged || self.always_allow_paths.allow(attributes.request) {
+            return Ok(());
+        }
+        let mut reasons = Vec::new();
+        for mode in &self.modes {
+            match mode.decide(attributes).await {
+                Decision::Allow => return Ok(()),
+                Decision::Deny(reason) => {
+                    reasons.push(reason);
+                    break;
+                }
+                Decision::NoOpinion(reason) => reasons.push(reason),
+            }
+        }
+        reasons.retain(|reason| !reason.is_empty());
+        // Upstream's union joins with a newline.
+        Err(reasons.join("\n"))
+    }
+}
+
+impl<'r> Permit<'r> {
+    /// Who may.
+    pub fn user(&self) -> &Arc<User> {
+        &self.user
+    }
+
+    /// What they may.
+    pub fn request(&self) -> &RequestInfo<'r> {
+        &self.request
+    }
+}
+
+fn cannot_impersonate(user: &User) -> Status {
+    Status::forbidden(format_args!(
+        "User {} cannot impersonate: no authorization mode of this gateway can judge the Impersonate-* headers; leave \
+         them out, or ask the API server directly",
+        crate::kubeapi::Quoted(&user.name)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::kubeapi::{CanonicalPath, Query};
+
+    async fn ask(authorizer: &Authorizer, who: &Authenticated, path: &str) -> Result<String, (u16, String)> {
+        let path = CanonicalPath::parse(path).unwrap();
+        let query = Query::parse("");
+        let request = RequestInfo::parse(&Method::GET, &path, &query).unwrap();
+        let permit = authorizer.authorize(who, request).await;
+        permit
+            .map(|permit| format!("{} {}", permit.user().name, permit.request().verb))
+            .map_err(|refusal| (refusal.status().code, refusal.status().message.clone()))
+    }
+
+    fn jane(groups: &[&str], impersonates: bool) -> Authenticated {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        Authenticated::for_test(User { name: "jane".into(), groups, ..User::default() }, impersonates)
+    }
+
+    #[tokio::test]
+    async fn the_first_mode_with_an_opinion_decides() {
+        let path = "/apis/g/v1/namespaces/x/things/y";
+        let chain = |modes: &[Mode]| Authorizer { modes: modes.to_vec(), ..Authorizer::default() };
+        for modes in [&[Mode::AlwaysAllow][..], &[Mode::AlwaysDeny, Mode::AlwaysAllow]] {
+            assert_eq!(ask(&chain(modes), &jane(&[], false), path).await, Ok("jane get".to_owned()));
+        }
+        let denied = (
+            403,
+            r#"things.g "y" is forbidden: User "jane" cannot get resource "things" in API group "g" in the namespace "x": Everything is forbidden."#
+                .to_owned(),
+        );
+        assert_eq!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[], false), path).await, Err(denied));
+        assert!(ask(&chain(&[]), &jane(&[], false), path).await.is_err());
+        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&["system:masters"], false), path).await.is_ok());
+        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[], false), "/livez").await.is_ok());
+        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[], false), "/version").await.is_err());
+    }
+
+    /// Pitfall 44: that a group may everything can be turned off.
+    #[tokio::test]
+    async fn no_group_is_privileged_unless_named() {
+        let authorizer =
+            Authorizer { privileged_groups: Vec::new(), modes: vec![Mode::AlwaysDeny], ..Authorizer::default() };
+        assert!(ask(&authorizer, &jane(&["system:masters"], false), "/version").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn impersonation_is_refused_for_everybody() {
+        for groups in [&[][..], &["system:masters"]] {
+            let (code, message) = ask(&Authorizer::default(), &jane(groups, true), "/livez").await.unwrap_err();
+            assert_eq!(code, 403);
+            assert!(message.starts_with("forbidden: User \"jane\" cannot impersonate: no authorization mode"), "{message}");
+        }
+    }
+
+    #[test]
+    fn modes_of_the_flag() {
+        assert_eq!(Mode::parse(["AlwaysDeny", "AlwaysAllow"]).unwrap(), [Mode::AlwaysDeny, Mode::AlwaysAllow]);
+        let told = Mode::parse(["Webhook", "RBAC", "AlwaysAllow", "AlwaysAllow"]).unwrap_err().to_string();
+        assert_eq!(told.lines().count(), 3, "{told}");
+        assert!(Mode::parse([""; 0]).is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! One client's connection.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use http::{HeaderValue, Request, Response};
+use hyper::body::Incoming;
+
+use super::worker::Worker;
+use crate::authenticate::Peer;
+use crate::listen::{Accepted, Closer, Handler, Protocol};
+use crate::message::Body;
+
+/// What requests of one connection have in common.
+pub(super) struct Connection {
+    pub(super) worker: Rc<Worker>,
+    pub(super) peer: Peer,
+    pub(super) remote: SocketAddr,
+    /// The address alone, for `X-Forwarded-For`.
+    pub(super) remote_header: HeaderValue,
+    pub(super) closer: Closer,
+    protocol: Protocol,
+    /// Whether the client's certificate was believed at some time.
+    trusted: Cell<bool>,
+    /// The host the last request asked for: nearly always the one of the next.
+    host: RefCell<Option<HeaderValue>>,
+}
+
+impl Connection {
+    pub(super) fn new(worker: Rc<Worker>, accepted: Accepted) -> Rc<Connection> {
+        let address = accepted.remote.ip().to_canonical().to_string();
+        let connection = Rc::new(Connection {
+            peer: Peer::new(accepted.remote, accepted.chain),
+            remote: accepted.remote,
+            remote_header: HeaderValue::from_str(&address).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            protocol: accepted.protocol,
+            closer: accepted.closer,
+            trusted: Cell::new(false),
+            host: RefCell::new(None),
+            worker,
+        });
+        connection.worker.remember(&connection);
+        connection
+    }
+
+    /// Asks an HTTP/2 client to open a new connection once what runs on this one is done (GOAWAY).
+    pub(super) fn ask_to_reconnect(&self) {
+        if self.protocol == Protocol::Http2 {
+            self.closer.finish();
+        }
+    }
+
+    /// A request was let in: remembers whether the certificate had a part in it.
+    pub(super) fn let_in(&self) {
+        if !self.trusted.get() && !self.peer.chain().is_empty() {
+            self.trusted.set(self.worker.shared.authenticator.trusts(&self.peer).is_ok());
+        }
+    }
+
+    /// Why the certificate is not believed any more, if it once was.
+    pub(super) fn lost_trust(&self) -> Option<String> {
+        if self.trusted.get() { self.worker.shared.authenticator.trusts(&self.peer).err() } else { None }
+    }
+
+    /// The host `request` asks for, as a header value.
+    pub(super) fn host(&self, request: &Request<Incoming>) -> Option<HeaderValue> {
+        let host = super::request::host(request)?;
+        let mut last = self.host.borrow_mut();
+        if last.as_ref().is_none_or(|last| last != host) {
+            *last = HeaderValue::from_str(host).ok();
+        }
+        last.clone()
+    }
+}
+
+impl Handler for Connection {
+    fn handle(self: Rc<Self>, request: Request<Incoming>) -> Pin<Box<dyn Future<Output = Response<Body>>>> {
+        Box::pin(super::request::answer(self, request))
+    }
+}

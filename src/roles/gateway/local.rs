@@ -1,0 +1,184 @@
+//! What the gateway answers itself: health, version, metrics, discovery, OpenAPI, the APIServices.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Response, Uri};
+use http_body::{Frame, SizeHint};
+
+use super::connection::Connection;
+use super::shared::Shared;
+use crate::authorize::Permit;
+use crate::availability::report::Reports;
+use crate::kubeapi::{Query, RequestInfo, Status};
+use crate::message::{Blame, Body, BodyError, Refusal};
+use crate::observe::access::{AccessRecord, End};
+use crate::observe::metrics::Format;
+use crate::route::{Route, Table};
+use crate::{discovery, openapi};
+
+/// The answer to a health check, if `path` is one.
+pub(super) fn health(shared: &Shared, method: &Method, path: &str, query: Option<&str>) -> Option<Response<Body>> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    shared.health.iter().find_map(|health| health.answer(path, query)).map(|response| response.map(Body::from))
+}
+
+/// Whether `path` is an OpenAPI document, which goes to the backend that owns it.
+pub(super) fn is_openapi(path: &str) -> bool {
+    path.starts_with("/openapi/v3/")
+}
+
+/// The route that owns an OpenAPI document.
+pub(super) fn openapi_owner<'t>(shared: &Shared, table: &'t Table, path: &str) -> Option<&'t Arc<Route>> {
+    if !is_openapi(path) {
+        return None;
+    }
+    table.by_name(shared.openapi.load().owner(path)?)
+}
+
+/// Marks a relayed document as immutable if it is the one the client's hash means.
+pub(super) fn seal_openapi(response: &mut Response<Body>, query: Option<&str>) {
+    let hash = openapi::split_hash(query).1;
+    openapi::seal(response.headers_mut(), hash, std::time::SystemTime::now());
+}
+
+/// The answer of ours to what no backend is asked.
+///
+/// # Errors
+/// 404 for what nobody has, 405 for what can only be read.
+pub(super) fn answer(
+    connection: &Connection,
+    permit: &Permit<'_>,
+    method: &Method,
+    uri: &Uri,
+    query: &Query<'_>,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Refusal> {
+    let shared = &*connection.worker.shared;
+    let info = permit.request();
+    let decoded = info.path;
+    if let Some(answer) = discovery::answer(&shared.documents.load(), method, decoded, headers) {
+        return answer;
+    }
+    if let Some(answer) = openapi::answer(&shared.openapi.load(), method, decoded, uri.query(), headers) {
+        return answer;
+    }
+    if Reports::claims(info) {
+        return shared.reports.answer(info, query, headers);
+    }
+    let text = match decoded {
+        "/" => index(shared),
+        "/version" | "/version/" => version(),
+        "/metrics" => {
+            let accept = headers.get(http::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+            let format = Format::accepted(accept);
+            return read_only(method, Response::new(shared.metrics.render(format).into()), format.content_type());
+        }
+        _ => return Err(Refusal::new(Blame::Client, not_found(info))),
+    };
+    read_only(method, Response::new(text.into()), "application/json")
+}
+
+fn read_only(
+    method: &Method,
+    mut response: Response<Body>,
+    content_type: &'static str,
+) -> Result<Response<Body>, Refusal> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let status = Status::method_not_allowed("the server does not allow this method on the requested resource");
+        return Err(Refusal::new(Blame::Client, status));
+    }
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Ok(response)
+}
+
+fn not_found(info: &RequestInfo<'_>) -> Status {
+    if info.is_resource_request {
+        let group_version = if info.api_group.is_empty() {
+            info.api_version.to_owned()
+        } else {
+            format!("{}/{}", info.api_group, info.api_version)
+        };
+        return Status::not_found().with_cause(
+            "NoAPIService",
+            format!("no APIService claims {group_version}; kubectl get apiservices shows those that are registered"),
+        );
+    }
+    Status::not_found()
+}
+
+/// The paths there are, as kube-apiserver lists them at `/`.
+fn index(shared: &Shared) -> String {
+    let table = shared.table.get();
+    let mut paths: Vec<String> =
+        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"].map(String::from).into();
+    for route in table.routes() {
+        let service = &route.api_service;
+        if !service.group.is_empty() {
+            paths.push(format!("/apis/{}", service.group));
+        }
+        paths.push(service.path());
+    }
+    paths.sort();
+    paths.dedup();
+    serde_json::json!({ "paths": paths }).to_string()
+}
+
+/// `version.Info`, of this program.
+pub(super) fn version() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut numbers = version.split('.');
+    serde_json::json!({
+        "major": numbers.next().unwrap_or_default(),
+        "minor": numbers.next().unwrap_or_default(),
+        "gitVersion": format!("v{version}"),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+    .to_string()
+}
+
+/// A stream of ours that keeps its request's record open.
+pub(super) fn recorded(body: Body, record: AccessRecord) -> Body {
+    Body::stream(Recorded { body, record })
+}
+
+struct Recorded {
+    body: Body,
+    record: AccessRecord,
+}
+
+impl http_body::Body for Recorded {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                self.record.sent(bytes);
+            }
+            Poll::Ready(None) => self.record.ended(End::Complete),
+            _ => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

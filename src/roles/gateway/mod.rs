@@ -1,0 +1,38 @@
+//! The gateway: in front of extension API servers, alone or before a kube-apiserver.
+//!
+//! Threads and what they hold: one accepts, each worker serves its share of the connections with its own
+//! pools, one follows files and asks backends how they are, one is the operator's. What crosses between
+//! them are published snapshots ([`shared::Shared`]).
+
+mod connection;
+mod control;
+mod local;
+mod request;
+mod running;
+mod settings;
+mod shared;
+mod start;
+mod status;
+mod worker;
+
+use std::process::ExitCode;
+
+pub use running::Running;
+pub use start::{Extra, start};
+
+use crate::config::GatewayConfig;
+use crate::observe::log;
+
+/// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
+pub fn run(config: &GatewayConfig) -> ExitCode {
+    let log_level = match log::install(&settings::log(&config.seen.log)) {
+        Ok(level) => level,
+        Err(problem) => return super::tell("gateway", &problem.into()),
+    };
+    match start(config, Extra::default(), log_level) {
+        Ok(running) => running.until_signal(),
+        Err(problems) => {
+            super::tell("gateway", &problems)
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! One request, from its first header to its answer's: learn, decide, relay.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use hyper::body::Incoming;
+
+use super::connection::Connection;
+use super::local;
+use crate::forward::{Origin, Outbound, send};
+use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
+use crate::message::{Accept, Blame, Body, Refusal, hop_by_hop, respond};
+use crate::observe::access::{AccessRecord, End};
+use crate::observe::metrics::{Authentication, DryRun, Known, RequestLabels, Scope, Verb};
+use crate::process::Phase;
+use crate::route::{Place, Route};
+
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+/// The longest `Audit-Id` taken from a client.
+const AUDIT_ID_MOST: usize = 64;
+/// How long a discovery document of one version may take (`handler_proxy.go`).
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Answers one request, whatever comes of it.
+pub(super) async fn answer(connection: Rc<Connection>, request: Request<Incoming>) -> Response<Body> {
+    let mut record = connection.worker.reports.begin(connection.remote, &request);
+    let accept = Accept::of(request.headers());
+    let audit_id = audit_id(request.headers());
+    record.audit_id(audit_id.clone());
+    let mut response = match relay(&connection, request, &audit_id, record).await {
+        Ok(response) => response,
+        Err((refusal, mut record)) => {
+            record.refused(&refusal);
+            log(&refusal);
+            // An unauthenticated client does not get to keep an HTTP/2 connection it can flood
+            // (KEP-4000's mitigation of CVE-2023-44487 in kube-apiserver).
+            if refusal.status().code == 401 {
+                connection.ask_to_reconnect();
+            }
+            let response = respond(&refusal, &accept, connection.worker.shared.forwarding.error_format);
+            finish(record, &response);
+            response
+        }
+    };
+    response.headers_mut().insert(AUDIT_ID, audit_id);
+    response
+}
+
+type Answer = Result<Response<Body>, (Refusal, AccessRecord)>;
+
+/// The way of a request: read it, learn who asks, decide whether they may, find where it goes, send it.
+async fn relay(
+    connection: &Rc<Connection>,
+    mut request: Request<Incoming>,
+    audit_id: &HeaderValue,
+    mut record: AccessRecord,
+) -> Answer {
+    // A refusal must bring the record along, or the request would be written down as abandoned.
+    macro_rules! attempt {
+        ($result:expr) => {
+            match $result {
+                Ok(value) => value,
+                Err(refusal) => return Err((Refusal::from(refusal), record)),
+            }
+        };
+    }
+    let worker = &connection.worker;
+    let shared = &*worker.shared;
+
+    // What is asked. Judged, routed and sent on is this one reading.
+    let uri = request.uri().clone();
+    let path = attempt!(CanonicalPath::parse(uri.path()).map_err(client));
+    let query = Query::parse(uri.query().unwrap_or_default());
+    let method = request.method().clone();
+    let info = attempt!(RequestInfo::parse(&method, &path, &query).map_err(client));
+    let table = shared.table.get();
+    let route = table.find_path(path.decoded());
+    let upgrading = hop_by_hop::upgrade_protocol(request.headers()).is_some();
+    let long_running = upgrading
+        || info.is_long_running()
+        || route.is_some_and(|route| {
+            route.api_service.settings.long_running.matches(&info.verb, info.subresource, info.path)
+        });
+    record.asks(&labels(&method, &info, &query, request.headers()), long_running, |_| known(connection, &info, route));
+
+    // Health is for whoever asks: a load balancer has no credentials.
+    if let Some(response) = local::health(shared, &method, path.decoded(), uri.query()) {
+        return Ok(done(record, response));
+    }
+    if shared.drain.phase() == Phase::Leaving && shared.forwarding.send_retry_after {
+        connection.ask_to_reconnect();
+        let status = Status::too_many_requests("The apiserver is shutting down, please try again later.", 5);
+        return Err((Refusal::new(Blame::Gateway, status), record));
+    }
+
+    // Who asks. From here on no header of the client says who it is.
+    let authenticated = shared.authenticator.authenticate(&connection.peer, request.headers_mut()).await;
+    let metrics = worker.reports.metrics();
+    let who = attempt!(authenticated.inspect_err(|nobody| metrics.authenticated(nobody.result(), None)));
+    metrics.authenticated(Authentication::Success, Some(&who.name));
+    record.user(who.user());
+    connection.let_in();
+    let warning = who.warning();
+
+    // May they.
+    let permit = attempt!(shared.authorizer.authorize(&who, info).await);
+    let (info, user) = (permit.request(), permit.user());
+
+    // Not more at once than we were told.
+    let _place = if long_running { None } else { attempt!(admit(connection, user, info)) };
+    if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || who.is_anonymous() {
+        connection.ask_to_reconnect();
+    }
+
+    // Where to: ourselves, or a backend.
+    let route = route.or_else(|| local::openapi_owner(shared, &table, path.decoded()));
+    let Some(route) = route else {
+        let response = attempt!(local::answer(connection, &permit, &method, &uri, &query, request.headers()));
+        return Ok(done(record, warned(response, warning)));
+    };
+    let target = attempt!(route.target());
+    let _route_place = if long_running { None } else { Some(attempt!(route.enter())) };
+    let backend = attempt!(worker.backend(&target));
+    record.service(backend.counts());
+    let stamp = attempt!(worker.stamp(user));
+    let timeout = if long_running { None } else { Some(attempt!(timeout(info, &query, route).map_err(client))) };
+    record.admitted();
+
+    let host = connection.host(&request);
+    let path_and_query = sent_path(&path, &query, &uri, local::is_openapi(path.decoded()));
+    let outbound = Outbound {
+        request,
+        path_and_query: &path_and_query,
+        origin: Origin { stamp: &stamp, remote: &connection.remote_header, host, path: path.raw(), audit_id },
+        timeout,
+    };
+    let mut response = send(&permit, &backend, outbound, shared.forwarding.reject_redirects, &worker.streams, record).await?;
+    if local::is_openapi(path.decoded()) {
+        local::seal_openapi(&mut response, uri.query());
+    }
+    Ok(warned(response, warning))
+}
+
+fn warned(mut response: Response<Body>, warning: Option<&'static str>) -> Response<Body> {
+    if let Some(value) = warning.and_then(crate::message::warning) {
+        response.headers_mut().append(http::header::WARNING, value);
+    }
+    response
+}
+
+/// A record of an answer that is all at hand.
+fn done(mut record: AccessRecord, response: Response<Body>) -> Response<Body> {
+    if let Body::Stream(_) = response.body() {
+        // A watch of our own objects: the record lives as long as it does.
+        record.status(response.status().as_u16());
+        return response.map(|body| local::recorded(body, record));
+    }
+    finish(record, &response);
+    response
+}
+
+fn finish(mut record: AccessRecord, response: &Response<Body>) {
+    record.status(response.status().as_u16());
+    if let Body::Full(bytes) = response.body() {
+        record.sent(bytes.len());
+    }
+    record.ended(End::Complete);
+}
+
+fn client(status: Status) -> Refusal {
+    Refusal::new(Blame::Client, status)
+}
+
+/// The client's `Audit-Id` if it is short and clean, else one of ours.
+fn audit_id(headers: &HeaderMap) -> HeaderValue {
+    let clean = |value: &&HeaderValue| {
+        let bytes = value.as_bytes();
+        !bytes.is_empty()
+            && bytes.len() <= AUDIT_ID_MOST
+            && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    };
+    if let Some(theirs) = headers.get(AUDIT_ID).filter(clean) {
+        return theirs.clone();
+    }
+    // Version 4 by a fast generator: it names a request, it guards nothing.
+    let id = uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid();
+    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
+    let text: &str = id.hyphenated().encode_lower(&mut text);
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+fn labels<'r>(method: &Method, info: &'r RequestInfo<'_>, query: &Query<'_>, headers: &HeaderMap) -> RequestLabels<'r> {
+    if !info.is_resource_request {
+        return RequestLabels::path(method, info.path);
+    }
+    let apply = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/apply-patch"));
+    let dry_run = query.get("dryRun");
+    RequestLabels {
+        verb: Verb::of_resource(method, &info.verb, info.subresource, apply),
+        group: info.api_group,
+        version: info.api_version,
+        resource: info.resource,
+        subresource: info.subresource,
+        scope: Scope::of(true, &info.verb, info.namespace, &info.name),
+        dry_run: DryRun::of(dry_run.as_deref()),
+    }
+}
+
+fn known(connection: &Connection, info: &RequestInfo<'_>, route: Option<&Arc<Route>>) -> Known {
+    if route.is_none() {
+        return Known::Nothing;
+    }
+    let documents = connection.worker.shared.documents.load();
+    if documents.knows(info.api_group, info.api_version, info.resource, info.subresource) {
+        Known::Resource
+    } else {
+        Known::GroupVersion
+    }
+}
+
+/// A place among the requests that run, or 429. `system:masters` always finds one, so that an operator can
+/// still look when all is full.
+fn admit(connection: &Connection, user: &User, info: &RequestInfo<'_>) -> Result<Option<Place>, Refusal> {
+    if user.groups.iter().any(|group| group == "system:masters") {
+        return Ok(None);
+    }
+    let shared = &connection.worker.shared;
+    let bound = if info.is_read_only() { &shared.reading } else { &shared.mutating };
+    let full = || {
+        let status = Status::too_many_requests("Too many requests, please try again later.", 1);
+        Refusal::new(Blame::Gateway, status).because("the limit of requests in flight is reached")
+    };
+    bound.running.enter(bound.most).map(Some).ok_or_else(full)
+}
+
+/// How long a request may take: what the client asks, what the APIService allows, less for discovery.
+fn timeout(info: &RequestInfo<'_>, query: &Query<'_>, route: &Route) -> Result<Duration, Status> {
+    let mut most = route.api_service.settings.request_timeout;
+    if !info.is_resource_request && info.path.trim_matches('/').split('/').count() == 3 {
+        most = most.min(DISCOVERY_TIMEOUT);
+    }
+    duration::request_timeout(query, most)
+}
+
+/// The path and query that go to the backend: the ones that were judged.
+fn sent_path<'p>(
+    path: &'p CanonicalPath<'_>,
+    query: &'p Query<'_>,
+    uri: &'p http::Uri,
+    openapi: bool,
+) -> std::borrow::Cow<'p, str> {
+    use std::borrow::Cow;
+    if openapi {
+        return match crate::openapi::split_hash(uri.query()).0 {
+            None => Cow::Borrowed(path.wire()),
+            Some(rest) => Cow::Owned(format!("{}?{rest}", path.wire())),
+        };
+    }
+    let (path, query) = (path.wire(), query.wire());
+    if let Some(whole) = uri.path_and_query().map(http::uri::PathAndQuery::as_str)
+        && let Some(rest) = whole.strip_prefix(path)
+        && rest.strip_prefix('?').unwrap_or(rest) == query
+    {
+        // As it came, which is nearly always.
+        return Cow::Borrowed(whole);
+    }
+    if query.is_empty() { Cow::Borrowed(path) } else { Cow::Owned(format!("{path}?{query}")) }
+}
+
+/// What an operator should see at once, whatever becomes of access records.
+fn log(refusal: &Refusal) {
+    if refusal.status().code == 500 {
+        tracing::error!(cause = refusal.cause(), "a request could not be served: {}", refusal.status().message);
+    }
+}
+
+/// The host a client asked for: `Host`, or `:authority`.
+pub(super) fn host(request: &Request<Incoming>) -> Option<&str> {
+    match request.headers().get(HOST) {
+        Some(host) => host.to_str().ok(),
+        None => request.uri().authority().map(http::uri::Authority::as_str),
+    }
+}

@@ -1,0 +1,132 @@
+//! A gateway that runs, and how it comes to its end.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::shared::Shared;
+use crate::admin::Admin;
+use crate::config::GatewayConfig;
+use crate::config::gateway::Shutdown;
+use crate::process::{Drainer, Phase};
+
+/// A running gateway.
+pub struct Running {
+    address: SocketAddr,
+    /// Serves the operator until the process ends.
+    admin: Option<Admin>,
+    drainer: Drainer,
+    shutdown: Shutdown,
+    request_timeout: Duration,
+    threads: Vec<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+impl Running {
+    pub(super) fn new(
+        address: SocketAddr,
+        admin: Option<Admin>,
+        drainer: Drainer,
+        config: &GatewayConfig,
+        threads: Vec<JoinHandle<()>>,
+        shared: Arc<Shared>,
+    ) -> Running {
+        Running {
+            address,
+            admin,
+            drainer,
+            shutdown: config.shutdown.clone(),
+            request_timeout: config.forwarding.request_timeout,
+            threads,
+            shared,
+        }
+    }
+
+    /// Where clients are served.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the operator is served.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|admin| admin.local_addr)
+    }
+
+    /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
+    pub fn until_signal(self) -> ExitCode {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::error!(%error, "no runtime for signals");
+                return ExitCode::FAILURE;
+            }
+        };
+        runtime.block_on(async {
+            let mut signals = match Signals::new() {
+                Ok(signals) => signals,
+                Err(error) => {
+                    tracing::error!(%error, "signals cannot be received");
+                    return ExitCode::FAILURE;
+                }
+            };
+            let name = signals.next().await;
+            tracing::info!(signal = name, "ending: what runs is finished; a second signal ends at once");
+            tokio::select! {
+                biased;
+                name = signals.next() => {
+                    tracing::warn!(signal = name, "ending at once");
+                    ExitCode::SUCCESS
+                }
+                () = self.end() => ExitCode::SUCCESS,
+            }
+        })
+    }
+
+    /// Readiness goes off, new requests stop, what runs is finished, watches end, in this order.
+    pub async fn end(self) {
+        self.drainer.advance(Phase::Leaving);
+        tokio::time::sleep(self.shutdown.delay).await;
+        self.drainer.advance(Phase::Draining);
+        // Requests get their full time; watches only the grace they were granted.
+        let drainer = self.drainer;
+        let (finished, mut rest) = tokio::sync::oneshot::channel();
+        let threads = self.threads;
+        let shared = self.shared;
+        std::thread::spawn(move || {
+            for thread in threads {
+                let name = thread.thread().name().unwrap_or("a thread").to_owned();
+                if thread.join().is_err() {
+                    tracing::error!(thread = name, "a thread panicked; this is a defect of ours");
+                }
+            }
+            let _ = finished.send(());
+        });
+        tokio::time::sleep(self.shutdown.watch_grace).await;
+        drainer.advance(Phase::Ending);
+        if tokio::time::timeout(self.request_timeout, &mut rest).await.is_err() {
+            let running = shared.reading.running.count() + shared.mutating.running.count();
+            tracing::warn!(requests = running, "ending although some requests still run: their time is up");
+        }
+    }
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

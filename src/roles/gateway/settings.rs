@@ -1,0 +1,66 @@
+//! From the configuration to what each module takes, where it is not that already.
+
+use std::sync::Arc;
+
+use crate::authenticate::{RequestHeaderNames, RequestHeaders};
+use crate::authorize::{self, Authorizer};
+use crate::config::{GatewayConfig, LogFormat, LogSettings};
+use crate::config::gateway::{Cidr, Mode, ProxyProtocol};
+use crate::egress::Resolver;
+use crate::listen::{self, Limits};
+use crate::observe::log;
+use crate::process::Problems;
+
+pub(super) use crate::config::gateway::ResolverChoice;
+
+pub(super) fn limits(config: &GatewayConfig) -> Limits {
+    let speaking = |required: bool, trusted: &[Cidr]| {
+        let trusted = trusted.to_vec();
+        let trusted = Arc::new(move |address| trusted.iter().any(|network| network.contains(address)));
+        Some(listen::ProxyProtocol { required, trusted })
+    };
+    let proxy_protocol = match &config.serving.proxy_protocol {
+        ProxyProtocol::Off => None,
+        ProxyProtocol::Optional(trusted) => speaking(false, trusted),
+        ProxyProtocol::Required(trusted) => speaking(true, trusted),
+    };
+    Limits { proxy_protocol, ..config.limits.clone() }
+}
+
+pub(super) fn log(settings: &LogSettings) -> log::Settings {
+    let format = match settings.format {
+        LogFormat::Text => log::Format::Text,
+        LogFormat::Json => log::Format::Json,
+    };
+    log::Settings { format, level: settings.level.clone(), filter: settings.filter.clone() }
+}
+
+pub(super) fn request_headers(config: &GatewayConfig) -> Result<RequestHeaders, Problems> {
+    let given = &config.who.request_header;
+    let names = RequestHeaderNames::new(
+        &given.username_headers,
+        &given.uid_headers,
+        &given.group_headers,
+        &given.extra_prefixes,
+    )?;
+    Ok(RequestHeaders { names, allowed_names: given.allowed_names.clone() })
+}
+
+pub(super) fn authorizer(config: &GatewayConfig) -> Authorizer {
+    let modes = config.modes.iter().map(|mode| match mode {
+        Mode::AlwaysAllow => authorize::Mode::AlwaysAllow,
+        Mode::AlwaysDeny => authorize::Mode::AlwaysDeny,
+    });
+    Authorizer { modes: modes.collect(), ..Authorizer::default() }
+}
+
+/// The resolver for one thread; hickory needs one of its own on each.
+pub(super) fn resolver(choice: ResolverChoice) -> Resolver {
+    match choice {
+        ResolverChoice::System => Resolver::System,
+        ResolverChoice::Hickory => Resolver::hickory().unwrap_or_else(|problem| {
+            tracing::warn!(%problem, "hickory cannot be used; the system's resolver is");
+            Resolver::System
+        }),
+    }
+}

@@ -1,0 +1,56 @@
+//! What all threads of the gateway share: settings, snapshots, counters. Nothing here waits.
+
+use std::sync::Arc;
+
+use crate::authenticate::Authenticator;
+use crate::authorize::Authorizer;
+use crate::availability::report::Reports;
+use crate::discovery::Documents;
+use crate::message::ErrorFormat;
+use crate::observe::health::Health;
+use crate::observe::metrics::Metrics;
+use crate::openapi::Index;
+use crate::process::{Drain, Published};
+use crate::route::{Inflight, Table};
+use crate::tls::KeyPair;
+use crate::tls::server::ServingReaders;
+
+/// Everything a request may look at besides itself.
+pub(super) struct Shared {
+    pub(super) serving: ServingReaders,
+    pub(super) authenticator: Authenticator,
+    pub(super) authorizer: Authorizer,
+    pub(super) table: Published<Table>,
+    pub(super) documents: Published<Documents>,
+    pub(super) openapi: Published<Index>,
+    /// What we present to backends.
+    pub(super) identity: Published<KeyPair>,
+    /// The APIServices of the registry directory as an API of their own.
+    pub(super) reports: Reports,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) health: Vec<Health>,
+    pub(super) forwarding: Forwarding,
+    pub(super) reading: Bound,
+    pub(super) mutating: Bound,
+    pub(super) drain: Drain,
+}
+
+/// How requests are relayed.
+pub(super) struct Forwarding {
+    pub(super) error_format: ErrorFormat,
+    pub(super) forward_uid: bool,
+    pub(super) reject_redirects: bool,
+    /// For requests no APIService sets a limit for.
+    pub(super) request_timeout: std::time::Duration,
+    /// Chance that an HTTP/2 client is asked to connect anew.
+    pub(super) goaway_chance: f64,
+    /// Whether requests that come while we are leaving are answered 429.
+    pub(super) send_retry_after: bool,
+}
+
+/// How many requests of a kind may run at once (`--max-requests-inflight` and its sibling).
+pub(super) struct Bound {
+    pub(super) running: Inflight,
+    /// 0 for no limit.
+    pub(super) most: usize,
+}

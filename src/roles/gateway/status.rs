@@ -1,0 +1,129 @@
+//! What the operator is told of a running gateway.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::shared::Shared;
+use crate::admin::{AdminState, ApiServiceReport, Certificate, EndpointReport, StatusReport, timestamp};
+use crate::availability::{Board, ConditionStatus};
+use crate::listen::Connections;
+use crate::observe::health::Health;
+use crate::observe::log::LogLevel;
+use crate::process::Published;
+use crate::registry::{Backend, Registry};
+use crate::route::Route;
+
+/// What a status report is made of, besides what all threads share.
+pub(super) struct Told {
+    pub(super) address: SocketAddr,
+    pub(super) registry: Published<Registry>,
+    pub(super) board: Board,
+    /// One a worker.
+    pub(super) connections: Vec<Connections>,
+    pub(super) log_level: LogLevel,
+}
+
+pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
+    let started = SystemTime::now();
+    let reporting = shared.clone();
+    let Told { address, registry, board, connections, log_level } = told;
+    let level = log_level.clone();
+    let tasks = (shared.clone(), connections.clone());
+    AdminState {
+        report: Box::new(move || report(&reporting, &registry, &board, address, started, &level)),
+        metrics: shared.metrics.clone(),
+        health: super::start::health(&shared.drain),
+        log_level,
+        connections: Box::new(move || {
+            let lines: Vec<_> = connections
+                .iter()
+                .enumerate()
+                .map(|(worker, connections)| serde_json::json!({"worker": worker, "connections": connections.report()}))
+                .collect();
+            lines.into()
+        }),
+        tasks: Box::new(move || {
+            let (shared, connections) = &tasks;
+            serde_json::json!({
+                "phase": StatusReport::phase_of(shared.drain.phase()),
+                "workers": connections.iter().map(Connections::len).collect::<Vec<_>>(),
+                "reading": shared.reading.running.count(),
+                "mutating": shared.mutating.running.count(),
+            })
+        }),
+    }
+}
+
+fn report(
+    shared: &Shared,
+    registry: &Published<Registry>,
+    board: &Board,
+    address: SocketAddr,
+    started: SystemTime,
+    level: &LogLevel,
+) -> StatusReport {
+    let certificate = |in_use: &crate::tls::server::InUse| Certificate {
+        file: in_use.file.display().to_string(),
+        subject: in_use.subject.clone(),
+        names: Vec::new(),
+        not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(in_use.not_after.as_secs())),
+    };
+    let ours = shared.identity.get();
+    let mut certificates: Vec<Certificate> = shared.serving.in_use.get().iter().map(certificate).collect();
+    certificates.push(Certificate {
+        file: ours.place().to_owned(),
+        subject: ours.facts().subject.clone(),
+        names: Vec::new(),
+        not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(ours.not_after().as_secs())),
+    });
+    StatusReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: timestamp(started),
+        phase: StatusReport::phase_of(shared.drain.phase()).to_owned(),
+        listen: vec![format!("https://{address}")],
+        apiservices: shared.table.get().routes().iter().map(|route| api_service(shared, board, route)).collect(),
+        certificates,
+        registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
+        not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
+        log_level: level.current(),
+    }
+}
+
+fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiServiceReport {
+    let service = &route.api_service;
+    let condition = board.of(&service.name).condition();
+    let running = shared.metrics.running(&service.name);
+    let endpoints = route.resolved.as_ref().map(|resolved| resolved.endpoints.as_slice()).unwrap_or_default();
+    ApiServiceReport {
+        name: service.name.clone(),
+        service: match &service.backend {
+            Backend::Local => "Local".to_owned(),
+            Backend::Service(service) => format!("{}/{}", service.namespace, service.name),
+            Backend::Url(url) => format!("{:?}", url.host),
+        },
+        available: match condition.status {
+            ConditionStatus::True => Some(true),
+            ConditionStatus::False => Some(false),
+            ConditionStatus::Unknown => None,
+        },
+        reason: condition.reason.to_string(),
+        message: if condition.detail.is_empty() {
+            condition.message.to_string()
+        } else {
+            format!("{} ({})", condition.message, condition.detail)
+        },
+        since: timestamp(condition.since),
+        endpoints: endpoints
+            .iter()
+            .map(|endpoint| {
+                let address = endpoint.to_string();
+                let connections = shared.metrics.connections(&service.name, &address);
+                let state = if shared.metrics.is_ejected(&service.name, &address) { "ejected" } else { "ready" };
+                EndpointReport { address, state: state.to_owned(), connections }
+            })
+            .collect(),
+        inflight: running.requests,
+        watches: running.watches,
+    }
+}

@@ -1,0 +1,227 @@
+//! One worker thread: its share of the connections, and pools of its own.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::connection::Connection;
+use super::shared::Shared;
+use crate::egress::{self, Pool, Resolver};
+use crate::forward::{Backend, Stamp, Streams};
+use crate::kubeapi::{Status, User};
+use crate::listen::{Accepted, Connections, Incoming, Limits, Service, serve};
+use crate::message::{Blame, Refusal};
+use crate::observe::{access, metrics};
+use crate::process::Phase;
+use crate::route::{Route, Target};
+use crate::tls::KeyPair;
+
+/// How often connections, pools and trust are looked through.
+const ROUND: Duration = Duration::from_secs(1);
+/// Users whose headers are kept; more than this at once and we begin anew.
+const MOST_STAMPS: usize = 1024;
+
+/// What the requests of one thread share.
+pub(super) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) reports: Rc<access::Worker>,
+    pub(super) streams: Streams,
+    pool: Pool,
+    backends: RefCell<Backends>,
+    stamps: RefCell<HashMap<*const User, (Arc<User>, Rc<Stamp>)>>,
+    connections: RefCell<Vec<Weak<Connection>>>,
+    told: RefCell<HashMap<Told, Vec<metrics::ConnectionCount>>>,
+    failed: RefCell<HashMap<(String, String), bool>>,
+}
+
+/// APIService, address, protocol and state of connections to a backend.
+type Told = (String, String, metrics::Protocol, metrics::ConnectionState);
+
+/// The backends of the routes this worker has used. Routes are told apart by where they are, and kept, so
+/// that no other can come to be there.
+#[derive(Default)]
+struct Backends {
+    /// Our certificate, as it was when these were made.
+    ours: Option<Arc<KeyPair>>,
+    by_route: HashMap<*const Route, (Arc<Route>, Rc<Backend>)>,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, resolver: Resolver) -> Rc<Worker> {
+        Rc::new(Worker {
+            shared,
+            reports,
+            streams: Streams::default(),
+            pool: Pool::new(resolver),
+            backends: RefCell::default(),
+            stamps: RefCell::default(),
+            connections: RefCell::default(),
+            told: RefCell::default(),
+            failed: RefCell::default(),
+        })
+    }
+
+    /// The backend behind a target.
+    pub(super) fn backend(&self, target: &Target) -> Result<Rc<Backend>, Refusal> {
+        let mut backends = self.backends.borrow_mut();
+        let ours = self.shared.identity.load();
+        if backends.ours.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &ours)) {
+            *backends = Backends { ours: Some(ours.clone()), by_route: HashMap::new() };
+        }
+        let route = target.route();
+        if let Some((_, backend)) = backends.by_route.get(&Arc::as_ptr(route)) {
+            return Ok(backend.clone());
+        }
+        let made = Backend::new(target, Some(&ours), &self.pool, self.reports.metrics());
+        let backend = Rc::new(made.map_err(|problem| {
+            let name = &route.api_service.name;
+            let status = Status::internal_error(format!("aggregated API {name} cannot be reached safely"))
+                .with_cause("TLSConfiguration", "its trust settings cannot be used; the gateway's log says why");
+            Refusal::new(Blame::Gateway, status).because(problem)
+        })?);
+        backends.by_route.insert(Arc::as_ptr(route), (route.clone(), backend.clone()));
+        Ok(backend)
+    }
+
+    /// The headers that say who `user` is.
+    pub(super) fn stamp(&self, user: &Arc<User>) -> Result<Rc<Stamp>, Refusal> {
+        let mut stamps = self.stamps.borrow_mut();
+        if let Some((_, stamp)) = stamps.get(&Arc::as_ptr(user)) {
+            return Ok(stamp.clone());
+        }
+        let stamp = Stamp::new(user, self.shared.forwarding.forward_uid).map_err(|unspeakable| {
+            let status = Status::internal_error("the caller's identity cannot be passed on");
+            Refusal::new(Blame::Client, status).because(unspeakable.0)
+        })?;
+        if stamps.len() >= MOST_STAMPS {
+            stamps.clear();
+        }
+        let stamp = Rc::new(stamp);
+        stamps.insert(Arc::as_ptr(user), (user.clone(), stamp.clone()));
+        Ok(stamp)
+    }
+
+    pub(super) fn remember(&self, connection: &Rc<Connection>) {
+        self.connections.borrow_mut().push(Rc::downgrade(connection));
+    }
+
+    /// Takes connections until the process drains, then sees them to their end.
+    pub(super) async fn run(
+        self: Rc<Self>,
+        mut incoming: mpsc::UnboundedReceiver<Incoming>,
+        limits: Limits,
+        connections: Connections,
+    ) {
+        let limits = Rc::new(limits);
+        let mut round = tokio::time::interval(ROUND);
+        let (mut drain, mut end) = (self.shared.drain.clone(), self.shared.drain.clone());
+        let (mut draining, mut ending, mut open) = (false, false, true);
+        loop {
+            tokio::select! {
+                arrived = incoming.recv(), if open => match arrived {
+                    Some(arrived) => {
+                        let tls = self.shared.serving.config.load().as_ref().clone();
+                        let service = Rc::new(Meeting(self.clone()));
+                        tokio::task::spawn_local(serve(arrived, tls, service, limits.clone(), connections.clone()));
+                    }
+                    None => open = false,
+                },
+                _ = round.tick() => {
+                    connections.sweep(&limits);
+                    self.tidy();
+                    // Those that came or shook hands after the first word.
+                    if draining {
+                        connections.finish();
+                    }
+                }
+                () = drain.reached(Phase::Draining), if !draining => {
+                    draining = true;
+                    connections.finish();
+                }
+                () = end.reached(Phase::Ending), if !ending => {
+                    ending = true;
+                    self.streams.end();
+                }
+            }
+            if !open && draining && connections.is_empty() && self.streams.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Lets go of what is not needed any more, and of those whose trust is gone.
+    fn tidy(&self) {
+        self.pool.sweep();
+        let table = self.shared.table.get();
+        let known = |route: &Arc<Route>| {
+            table.by_name(&route.api_service.name).is_some_and(|known| Arc::ptr_eq(known, route))
+        };
+        self.backends.borrow_mut().by_route.retain(|_, (route, _)| known(route));
+        // Only the cache holds these: nobody is asking as them now.
+        self.stamps.borrow_mut().retain(|_, (user, _)| Arc::strong_count(user) > 1);
+        self.connections.borrow_mut().retain(|connection| {
+            let Some(connection) = connection.upgrade() else { return false };
+            if let Some(why) = connection.lost_trust() {
+                tracing::info!(client = %connection.remote, why, "a connection is closed: its certificate is not trusted any more");
+                connection.closer.cut();
+            }
+            true
+        });
+        self.tell();
+    }
+
+    /// Tells the metrics what the connections to backends do.
+    fn tell(&self) {
+        let mut told = self.told.borrow_mut();
+        let mut now: HashMap<Told, (Rc<metrics::Endpoint>, usize)> = HashMap::new();
+        for (_, backend) in self.backends.borrow().by_route.values() {
+            let service = &backend.api_service().name;
+            for (endpoint, counts) in backend.endpoints() {
+                let report = endpoint.report();
+                let address = counts.address();
+                let failed = report.failure.is_some();
+                // Each worker speaks of what it saw change; one that never failed has nothing to say.
+                if self.failed.borrow_mut().insert((service.clone(), address.to_owned()), failed).unwrap_or(false) != failed {
+                    self.shared.metrics.endpoint_ejected(service, address, failed);
+                }
+                let protocol = match report.protocol {
+                    Some(egress::Protocol::Http2) => metrics::Protocol::Http2,
+                    Some(egress::Protocol::Http1) => metrics::Protocol::Http1,
+                    None => continue,
+                };
+                for (state, count) in
+                    [(metrics::ConnectionState::Idle, report.idle), (metrics::ConnectionState::Active, report.busy)]
+                {
+                    now.insert((service.clone(), address.to_owned(), protocol, state), (counts.clone(), count));
+                }
+            }
+        }
+        told.retain(|key, _| now.contains_key(key));
+        for (key, (counts, count)) in now {
+            let (protocol, state) = (key.2, key.3);
+            told.entry(key).or_default().resize_with(count, || counts.connection(protocol, state));
+        }
+    }
+}
+
+/// Meets the connections of a worker.
+struct Meeting(Rc<Worker>);
+
+impl Service for Meeting {
+    type Connection = Connection;
+
+    fn connection(&self, accepted: Accepted) -> Rc<Connection> {
+        Connection::new(self.0.clone(), accepted)
+    }
+
+    fn handshake_failed(&self, remote: SocketAddr, error: &io::Error) {
+        self.0.shared.metrics.tls_handshake_failed();
+        tracing::debug!(client = %remote, %error, "TLS handshake failed");
+    }
+}

@@ -1,0 +1,261 @@
+//! A backend that speaks the real protocols and does as the test says.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::server::TlsStream;
+
+use crate::world::{Pair, World};
+
+pub type Answer = Response<BoxBody<Bytes, std::io::Error>>;
+type Handler = Arc<dyn Fn(Request<Incoming>) -> futures_util::future::BoxFuture<'static, Answer> + Send + Sync>;
+
+/// A request as it reached the backend.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: Method,
+    pub uri: Uri,
+    pub version: Version,
+    pub headers: HeaderMap,
+    /// Common name of the client certificate it came with.
+    pub peer: String,
+}
+
+impl Seen {
+    /// All values of a header.
+    pub fn all(&self, name: &str) -> Vec<String> {
+        self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    }
+}
+
+/// A listening backend; it stops when dropped.
+pub struct Backend {
+    pub address: SocketAddr,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<Mutex<usize>>,
+    tasks: tokio::task::JoinHandle<()>,
+}
+
+/// How a backend listens.
+#[derive(Clone)]
+pub struct Settings {
+    pub protocols: Vec<&'static str>,
+    /// HTTP/2 streams on one connection.
+    pub streams: u32,
+    pub names: Vec<&'static str>,
+    /// A certificate of the test's own making instead of one for `names`.
+    pub pair: Option<Pair>,
+    pub address: SocketAddr,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            protocols: vec!["h2", "http/1.1"],
+            streams: 250,
+            names: vec!["things-v1.things.svc"],
+            pair: None,
+            address: "127.0.0.1:0".parse().unwrap(),
+        }
+    }
+}
+
+impl Settings {
+    pub fn http1() -> Settings {
+        Settings { protocols: vec!["http/1.1"], ..Settings::default() }
+    }
+
+    pub fn http2() -> Settings {
+        Settings { protocols: vec!["h2"], ..Settings::default() }
+    }
+}
+
+impl Backend {
+    /// Serves `handler`; discovery and probes of `things.example.com/v1` are answered before it is asked.
+    pub async fn start<F>(
+        world: &World,
+        settings: Settings,
+        handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let handler: Handler = Arc::new(move |request| Box::pin(handler(request)));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = seen.clone();
+        let streams = settings.streams;
+        Backend::raw_with(world, settings, seen, move |stream| {
+            let (handler, kept) = (handler.clone(), kept.clone());
+            async move { serve(stream, handler, kept, streams).await }
+        })
+        .await
+    }
+
+    /// Hands every connection, its TLS handshake done, to `handler`.
+    pub async fn raw<F>(
+        world: &World,
+        settings: Settings,
+        handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Backend::raw_with(world, settings, Arc::default(), handler).await
+    }
+
+    async fn raw_with<F>(
+        world: &World,
+        settings: Settings,
+        seen: Arc<Mutex<Vec<Seen>>>,
+        handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let pair = settings.pair.clone().unwrap_or_else(|| world.backend_pair(&settings.names));
+        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(world, &pair, &settings.protocols)));
+        let listener = tokio::net::TcpListener::bind(settings.address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(Mutex::new(0));
+        let counted = connections.clone();
+        let handler = Arc::new(handler);
+        let tasks = tokio::spawn(async move {
+            // Dropping the set ends every connection with the backend.
+            let mut running = tokio::task::JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                let (tls, handler, counted) = (tls.clone(), handler.clone(), counted.clone());
+                running.spawn(async move {
+                    socket.set_nodelay(true).unwrap();
+                    if let Ok(stream) = tls.accept(socket).await {
+                        *counted.lock().unwrap() += 1;
+                        handler(stream).await;
+                    }
+                });
+                while running.try_join_next().is_some() {}
+            }
+        });
+        Backend { address, seen, connections, tasks }
+    }
+
+    /// The requests so far, probes and discovery left out.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// The latest request, probes and discovery left out.
+    pub fn last(&self) -> Seen {
+        self.seen().pop().expect("a request reached the backend")
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
+        *self.connections.lock().unwrap()
+    }
+
+    /// Stops listening and cuts every connection.
+    pub async fn stop(mut self) -> SocketAddr {
+        self.tasks.abort();
+        let _ = (&mut self.tasks).await;
+        self.address
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.tasks.abort();
+    }
+}
+
+async fn serve(stream: TlsStream<TcpStream>, handler: Handler, seen: Arc<Mutex<Vec<Seen>>>, streams: u32) {
+    let session = stream.get_ref().1;
+    let http2 = session.alpn_protocol() == Some(b"h2");
+    let peer = session.peer_certificates().and_then(|chain| chain.first()).map_or_else(String::new, |leaf| {
+        narthex::tls::PeerCertificate::parse(leaf).unwrap().common_name.unwrap_or_default()
+    });
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (handler, seen, peer) = (handler.clone(), seen.clone(), peer.clone());
+        async move {
+            let system = request.headers().get("x-remote-user").is_some_and(|user| user == "system:kube-aggregator");
+            if system && let Some(answer) = discovery(request.uri().path()) {
+                return Ok::<_, Infallible>(answer);
+            }
+            seen.lock().unwrap().push(Seen {
+                method: request.method().clone(),
+                uri: request.uri().clone(),
+                version: request.version(),
+                headers: request.headers().clone(),
+                peer,
+            });
+            Ok(handler(request).await)
+        }
+    });
+    if http2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.max_concurrent_streams(streams);
+        let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    } else {
+        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    }
+}
+
+/// What any extension API server says of itself; here of `things` in one version.
+fn discovery(path: &str) -> Option<Answer> {
+    let mut words = path.trim_matches('/').split('/');
+    match (words.next(), words.next(), words.next(), words.next()) {
+        (Some("apis"), Some(group), Some(version), None) => Some(json(
+            200,
+            &format!(
+                r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group}/{version}","resources":[{{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list","watch","create","update","patch","delete"]}}]}}"#
+            ),
+        )),
+        (Some("apis" | "openapi"), ..) => Some(json(404, "{}")),
+        _ => None,
+    }
+}
+
+fn server_config(world: &World, pair: &Pair, protocols: &[&str]) -> rustls::ServerConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(world.request_header.certificate().clone()).unwrap();
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), narthex::tls::provider())
+            .build()
+            .unwrap();
+    let (chain, key) = &*pair.0;
+    let mut config = rustls::ServerConfig::builder_with_provider(narthex::tls::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain.clone(), key.clone_key())
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    config
+}
+
+/// A JSON answer.
+pub fn json(status: u16, text: &str) -> Answer {
+    let body = Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed();
+    Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
+}
+
+/// An answer whose body the test writes; an error breaks it off.
+pub fn streamed(status: u16) -> (mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>, Answer) {
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+    let body = BodyExt::boxed(StreamBody::new(stream));
+    (sender, Response::builder().status(status).header("content-type", "application/json").body(body).unwrap())
+}
+
+/// A frame of data for [`streamed`].
+pub fn data(text: &str) -> Result<Frame<Bytes>, std::io::Error> {
+    Ok(Frame::data(Bytes::from(text.to_owned())))
+}

@@ -1,0 +1,172 @@
+//! A client of the gateway: HTTP/1.1 or HTTP/2, with or without a certificate.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::world::{Gateway, PATIENCE, Pair, World};
+
+pub type RequestBody = BoxBody<Bytes, std::io::Error>;
+
+/// One connection to the gateway.
+#[derive(Clone)]
+pub enum Client {
+    Http1(Arc<tokio::sync::Mutex<hyper::client::conn::http1::SendRequest<RequestBody>>>),
+    Http2(hyper::client::conn::http2::SendRequest<RequestBody>),
+}
+
+/// An answer read to its end.
+#[derive(Debug)]
+pub struct Read {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Whether the body ended as it should; if not, `body` is what came before it broke.
+    pub whole: bool,
+}
+
+impl Read {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    /// Asserts that the answer is a `metav1.Status` of this code and reason, and gives it.
+    #[track_caller]
+    pub fn refused(&self, code: u16, reason: &str) -> serde_json::Value {
+        assert_eq!(self.status, code, "{}", self.text());
+        let status = self.json();
+        assert_eq!((status["kind"].as_str(), status["apiVersion"].as_str()), (Some("Status"), Some("v1")), "{status}");
+        assert_eq!((status["code"].as_u64(), status["reason"].as_str()), (Some(code.into()), Some(reason)), "{status}");
+        assert!(self.headers.contains_key("audit-id"), "{:?}", self.headers);
+        status
+    }
+}
+
+/// A TLS connection to the gateway that offers `protocols`.
+pub async fn connect(
+    world: &World,
+    address: SocketAddr,
+    pair: Option<&Pair>,
+    protocols: &[&str],
+) -> TlsStream<TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(world.serving.certificate().clone()).unwrap();
+    let builder = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match pair {
+        Some(pair) => builder.with_client_auth_cert(pair.0.0.clone(), pair.0.1.clone_key()).unwrap(),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    let socket = TcpStream::connect(address).await.unwrap();
+    socket.set_nodelay(true).unwrap();
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), socket).await.unwrap()
+}
+
+impl Client {
+    pub async fn http1(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
+        let stream = connect(world, gateway.address, pair, &["http/1.1"]).await;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        Client::Http1(Arc::new(tokio::sync::Mutex::new(sender)))
+    }
+
+    pub async fn http2(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
+        let stream = connect(world, gateway.address, pair, &["h2"]).await;
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        Client::Http2(sender)
+    }
+
+    /// Sends a request whose URI is a path; the head of the answer.
+    pub async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<Incoming>, hyper::Error> {
+        let sent = async {
+            match self {
+                Client::Http1(sender) => {
+                    if !request.headers().contains_key("host") {
+                        request.headers_mut().insert("host", "localhost".parse().unwrap());
+                    }
+                    let mut sender = sender.lock().await;
+                    sender.ready().await?;
+                    sender.send_request(request).await
+                }
+                Client::Http2(sender) => {
+                    let uri = format!("https://localhost{}", request.uri());
+                    *request.uri_mut() = uri.parse().unwrap();
+                    *request.version_mut() = http::Version::HTTP_2;
+                    sender.clone().send_request(request).await
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, sent).await.expect("an answer in time")
+    }
+
+    /// Sends a request and reads its answer to the end.
+    pub async fn ask(&self, request: Request<RequestBody>) -> Read {
+        read(self.send(request).await.unwrap()).await
+    }
+
+    pub async fn get(&self, path: &str) -> Read {
+        self.ask(get(path, &[])).await
+    }
+}
+
+/// Reads an answer to its end, good or bad.
+pub async fn read(response: Response<Incoming>) -> Read {
+    let (parts, mut body) = response.into_parts();
+    let mut bytes = Vec::new();
+    let mut whole = true;
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => bytes.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data)),
+                Err(_) => {
+                    whole = false;
+                    break;
+                }
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("the answer's end in time");
+    Read { status: parts.status, headers: parts.headers, body: bytes.into(), whole }
+}
+
+/// A GET with headers.
+pub fn get(path: &str, headers: &[(&str, &str)]) -> Request<RequestBody> {
+    request(Method::GET, path, headers, "")
+}
+
+/// A request with headers and a body.
+pub fn request(method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Request<RequestBody> {
+    let mut builder = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    let body = if body.is_empty() {
+        Empty::new().map_err(|never| match never {}).boxed()
+    } else {
+        Full::new(Bytes::from(body.to_owned())).map_err(|never| match never {}).boxed()
+    };
+    builder.body(body).unwrap()
+}
+
+/// The next frame of data of a streaming answer; `None` at its end, an error when it broke.
+pub async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+    let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("a frame in time")?;
+    Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
+}

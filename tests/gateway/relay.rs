@@ -1,0 +1,94 @@
+//! The main road: a request goes through, as it was, with the caller's identity.
+
+use http::Method;
+
+use crate::backend::{Backend, Settings, data, json, streamed};
+use crate::client::{Client, get, next, request};
+use crate::world::World;
+
+const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
+
+#[tokio::test]
+async fn every_pairing_of_protocols_relays_a_get_with_identity() {
+    let world = World::new();
+    for settings in [Settings::http1(), Settings::http2()] {
+        let backend = Backend::start(&world, settings, async |_| json(200, r#"{"kind":"ThingList"}"#)).await;
+        world.register("things.example.com", "v1", &[&backend]);
+        let gateway = world.gateway(&[]);
+        let jane = world.user("jane", &["devs", "testers"]);
+        for client in
+            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+        {
+            let answer = client.get(&format!("{THINGS}?limit=500")).await;
+            assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, r#"{"kind":"ThingList"}"#));
+            let seen = backend.last();
+            assert_eq!(seen.uri.path_and_query().unwrap().as_str(), format!("{THINGS}?limit=500"));
+            assert_eq!(seen.peer, "narthex-front-proxy");
+            assert_eq!(seen.all("x-remote-user"), ["jane"]);
+            assert_eq!(seen.all("x-remote-group"), ["devs", "testers", "system:authenticated"]);
+            assert_eq!(seen.all("x-forwarded-proto"), ["https"]);
+            assert_eq!(seen.all("x-forwarded-for"), ["127.0.0.1"]);
+            assert_eq!(seen.all("audit-id"), [answer.headers["audit-id"].to_str().unwrap()]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_goes_up_and_its_answer_comes_down() {
+    let world = World::new();
+    for settings in [Settings::http1(), Settings::http2()] {
+        let backend = Backend::start(&world, settings, async |request| {
+            use http_body_util::BodyExt;
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            json(201, std::str::from_utf8(&body).unwrap())
+        })
+        .await;
+        world.register("things.example.com", "v1", &[&backend]);
+        let gateway = world.gateway(&[]);
+        let jane = world.user("jane", &[]);
+        let body = format!(r#"{{"data":"{}"}}"#, "x".repeat(300_000));
+        for client in
+            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+        {
+            let answer =
+                client.ask(request(Method::POST, THINGS, &[("content-type", "application/json")], &body)).await;
+            assert_eq!(answer.status, 201);
+            assert_eq!(answer.text(), body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_streams_event_by_event_and_breaks_when_the_backend_does() {
+    let world = World::new();
+    for settings in [Settings::http1(), Settings::http2()] {
+        let (send, mut senders) = tokio::sync::mpsc::unbounded_channel();
+        let backend = Backend::start(&world, settings, move |_| {
+            let (sender, answer) = streamed(200);
+            send.send(sender).unwrap();
+            async { answer }
+        })
+        .await;
+        world.register("things.example.com", "v1", &[&backend]);
+        let gateway = world.gateway(&[]);
+        let jane = world.user("jane", &[]);
+        for client in
+            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+        {
+            let path = format!("{THINGS}?watch=1");
+            let asking = client.send(get(&path, &[]));
+            let opening = async {
+                let sender = senders.recv().await.unwrap();
+                sender.send(data("one\n")).unwrap();
+                sender
+            };
+            let (response, sender) = tokio::join!(asking, opening);
+            let mut body = response.unwrap().into_body();
+            assert_eq!(next(&mut body).await.unwrap().unwrap(), "one\n");
+            sender.send(data("two\n")).unwrap();
+            assert_eq!(next(&mut body).await.unwrap().unwrap(), "two\n");
+            sender.send(Err(std::io::Error::other("gone"))).unwrap();
+            assert!(next(&mut body).await.unwrap().is_err(), "a broken watch must not look like one that ended");
+        }
+    }
+}

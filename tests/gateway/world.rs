@@ -1,0 +1,262 @@
+//! A small world around one real `narthex gateway`: authorities, users, a registry directory, backends.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use narthex::tls::{Authority, Issued, Request as CertificateRequest};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::backend::Backend;
+
+/// How long anything may take before a test gives up on it. Generous: the machine may be busy.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The authorities of one test, kept apart as in production, and a folder for files.
+pub struct World {
+    pub folder: tempfile::TempDir,
+    pub serving: Authority,
+    pub client: Authority,
+    pub request_header: Authority,
+    pub backend: Authority,
+}
+
+/// A certificate and its key, as rustls takes them.
+#[derive(Clone)]
+pub struct Pair(pub Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>);
+
+impl Pair {
+    pub fn of(issued: &Issued) -> Pair {
+        let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).map(|c| c.unwrap()).collect();
+        Pair(Arc::new((chain, PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap())))
+    }
+}
+
+impl World {
+    pub fn new() -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = |name: &str| {
+            let (authority, issued) = Authority::new(name, SystemTime::now()).unwrap();
+            fs::write(folder.path().join(format!("{name}.crt")), &issued.certificate).unwrap();
+            authority
+        };
+        let (serving, client) = (authority("serving-ca"), authority("client-ca"));
+        let (request_header, backend) = (authority("requestheader-ca"), authority("backend-ca"));
+        let world = World { serving, client, request_header, backend, folder };
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        world.keep("serving", &world.serving.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap());
+        let front_proxy = CertificateRequest::client("narthex-front-proxy", &[]);
+        world.keep("front-proxy", &world.request_header.issue(&front_proxy, SystemTime::now()).unwrap());
+        fs::create_dir(world.path("registry")).unwrap();
+        world
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes `NAME.crt` and `NAME.key`.
+    pub fn keep(&self, name: &str, issued: &Issued) {
+        fs::write(self.path(&format!("{name}.crt")), &issued.certificate).unwrap();
+        fs::write(self.path(&format!("{name}.key")), &issued.key).unwrap();
+    }
+
+    /// A client certificate of the client authority.
+    pub fn user(&self, name: &str, groups: &[&str]) -> Pair {
+        Pair::of(&self.client.issue(&CertificateRequest::client(name, groups), SystemTime::now()).unwrap())
+    }
+
+    /// A client certificate of the request-header authority.
+    pub fn front_proxy(&self, name: &str) -> Pair {
+        Pair::of(&self.request_header.issue(&CertificateRequest::client(name, &[]), SystemTime::now()).unwrap())
+    }
+
+    /// A serving certificate of the backend authority.
+    pub fn backend_pair(&self, names: &[&str]) -> Pair {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        Pair::of(&self.backend.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap())
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Writes a file of the registry directory, by rename, as tools do.
+    pub fn registry(&self, name: &str, text: &str) {
+        let hidden = self.path(&format!("registry/.{name}.tmp"));
+        fs::write(&hidden, text).unwrap();
+        fs::rename(hidden, self.path(&format!("registry/{name}"))).unwrap();
+    }
+
+    /// Registers `group`/`version` with `backends` behind a Service of the group's first word.
+    pub fn register(&self, group: &str, version: &str, backends: &[&Backend]) {
+        let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.address).collect();
+        self.registry(&format!("{version}.{group}.yaml"), &self.manifests(group, version, &addresses, ""));
+    }
+
+    /// The documents [`World::register`] writes; `annotations` is YAML to stand below `metadata`.
+    pub fn manifests(&self, group: &str, version: &str, backends: &[SocketAddr], annotations: &str) -> String {
+        use base64::Engine;
+        let bundle = base64::engine::general_purpose::STANDARD.encode(self.read("backend-ca.crt"));
+        let service = group.split('.').next().unwrap();
+        let mut text = format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata:\n  name: {version}.{group}\n{annotations}\n\
+             spec:\n  group: {group}\n  version: {version}\n  groupPriorityMinimum: 1000\n  versionPriority: 15\n  \
+             caBundle: {bundle}\n  service: {{namespace: {service}, name: {service}-{version}, port: 443}}\n---\n\
+             apiVersion: v1\nkind: Service\nmetadata: {{namespace: {service}, name: {service}-{version}}}\n\
+             spec: {{type: ClusterIP, clusterIP: 10.0.0.1, ports: [{{name: https, port: 443, targetPort: 8443}}]}}\n"
+        );
+        for (number, address) in backends.iter().enumerate() {
+            text += &format!(
+                "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  namespace: {service}\n  \
+                 name: {service}-{version}-{number}\n  labels: {{kubernetes.io/service-name: {service}-{version}}}\n\
+                 addressType: IPv4\nports: [{{name: https, port: {}}}]\n\
+                 endpoints: [{{addresses: [{}], conditions: {{ready: true}}}}]\n",
+                address.port(),
+                address.ip()
+            );
+        }
+        text
+    }
+
+    /// Starts the gateway with everything named on the command line, and `more`.
+    pub fn gateway(&self, more: &[&str]) -> Gateway {
+        let file = |name: &str| self.path(name).display().to_string();
+        let mut arguments = vec![
+            "--bind-address=127.0.0.1".to_owned(),
+            "--secure-port=0".to_owned(),
+            "--admin-address=127.0.0.1:0".to_owned(),
+            format!("--data-dir={}", file("data")),
+            format!("--registry-dir={}", file("registry")),
+            format!("--tls-cert-file={}", file("serving.crt")),
+            format!("--tls-private-key-file={}", file("serving.key")),
+            format!("--client-ca-file={}", file("client-ca.crt")),
+            format!("--requestheader-client-ca-file={}", file("requestheader-ca.crt")),
+            "--requestheader-allowed-names=narthex-front-proxy,outer-proxy".to_owned(),
+            format!("--proxy-client-cert-file={}", file("front-proxy.crt")),
+            format!("--proxy-client-key-file={}", file("front-proxy.key")),
+            "--log-format=json".to_owned(),
+        ];
+        arguments.extend(more.iter().map(|more| (*more).to_owned()));
+        Gateway::start(&arguments)
+    }
+}
+
+/// A running gateway; killed when dropped, and its log shown if the test failed.
+pub struct Gateway {
+    child: Child,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Gateway {
+    pub fn start(arguments: &[String]) -> Gateway {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
+            .arg("gateway")
+            .args(arguments)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (errors, kept) = (child.stderr.take().unwrap(), log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(errors).lines().map_while(Result::ok) {
+                let _ = sender.send(line.clone());
+                kept.lock().unwrap().push(line);
+            }
+        });
+        let (mut address, mut admin) = (None, None);
+        let until = Instant::now() + PATIENCE;
+        while address.is_none() || admin.is_none() {
+            let Ok(line) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) else {
+                panic!("the gateway did not say where it listens:\n{}", log.lock().unwrap().join("\n"));
+            };
+            address = address.or_else(|| listening(&line, "serving"));
+            admin = admin.or_else(|| listening(&line, "admin"));
+        }
+        Gateway { child, address: address.unwrap(), admin: admin.unwrap(), log }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for the end of the process.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "the gateway does not end:\n{}", self.log().join("\n"));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until a log line holds every one of `words`.
+    pub async fn said(&self, words: &[&str]) -> String {
+        eventually(&format!("the log to say {words:?}"), async || {
+            self.log().into_iter().find(|line| words.iter().all(|word| line.contains(word)))
+        })
+        .await
+    }
+
+    /// Resident memory in kB.
+    pub fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- log of the gateway ---\n{}", self.log().join("\n"));
+        }
+    }
+}
+
+/// The address in a log line whose message is `what`.
+fn listening(line: &str, what: &str) -> Option<SocketAddr> {
+    let line: serde_json::Value = serde_json::from_str(line).ok()?;
+    let fields = &line["fields"];
+    if fields["message"].as_str()? != what {
+        return None;
+    }
+    fields["address"].as_str()?.parse().ok()
+}
+
+/// Runs `look` until it finds something.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < until, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+pub fn exists(path: &Path) -> bool {
+    path.exists()
+}
