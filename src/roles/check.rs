@@ -43,3 +43,92 @@ pub fn gateway_files(config: &GatewayConfig) -> Problems {
     }
     problems
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Mistakes;
+
+    /// The flags and, in the same go, the files they name.
+    fn check(line: &[String], home: &Path) -> (Mistakes, Vec<String>) {
+        let line = ["narthex", "check", "gateway"].into_iter().map(str::to_owned).chain(line.iter().cloned());
+        let Ok(cli::Command::Check(cli::Check::Gateway(arguments))) = cli::parse(line) else { panic!("not read") };
+        let home = home.to_str().unwrap().to_owned();
+        let (config, mistakes) = arguments.read(&|name| (name == "HOME").then(|| home.clone()));
+        let problems = mistakes.problems.0.iter().chain(&gateway_files(&config).0).map(ToString::to_string).collect();
+        (mistakes, problems)
+    }
+
+    fn authority() -> String {
+        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
+    fn write(folder: &Path, name: &str, content: &str) -> String {
+        let path = folder.join(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn nothing_is_written() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(check(&[], home.path()).1, [""; 0]);
+        assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn mistakes_of_flags_and_files_come_together() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = home.path().join("registry");
+        std::fs::create_dir(&registry).unwrap();
+        write(&registry, "a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n");
+        let (_, problems) = check(
+            &[
+                "--goaway-chance=1".to_owned(),
+                "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA".to_owned(),
+                "--tls-cert-file=/nowhere/a.crt".to_owned(),
+                "--tls-private-key-file=/nowhere/a.key".to_owned(),
+                "--proxy-client-cert-file=/nowhere/b.crt".to_owned(),
+                "--proxy-client-key-file=/nowhere/b.key".to_owned(),
+                format!("--client-ca-file={}", write(home.path(), "ca.crt", "not PEM")),
+                format!("--registry-dir={}", registry.display()),
+            ],
+            home.path(),
+        );
+        let expected: [&[&str]; 6] = [
+            &["--goaway-chance"],
+            &["/nowhere/a.crt", "/nowhere/a.key"],
+            &["ca.crt"],
+            &["TLS_RSA_WITH_RC4_128_SHA"],
+            &["/nowhere/b.crt", "/nowhere/b.key"],
+            &["a.yaml", "Pod"],
+        ];
+        assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+        for (problem, words) in problems.iter().zip(expected) {
+            assert!(words.iter().all(|word| problem.contains(word)), "{problem} does not name {words:?}");
+        }
+    }
+
+    #[test]
+    fn one_authority_for_clients_and_front_proxies_needs_names() {
+        let home = tempfile::tempdir().unwrap();
+        let (shared, other) = (authority(), authority());
+        let client = format!("--client-ca-file={}", write(home.path(), "client.crt", &shared));
+        let front =
+            |name: &str, content: &str| format!("--requestheader-client-ca-file={}", write(home.path(), name, content));
+        // Different text, same certificate; and a bundle that holds it among others.
+        for front in [front("same.crt", &format!("# text\n{shared}")), front("among.crt", &format!("{other}{shared}"))]
+        {
+            let (_, problems) = check(&[client.clone(), front.clone()], home.path());
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].contains("--requestheader-allowed-names is empty"), "{problems:?}");
+            let names = "--requestheader-allowed-names=front".to_owned();
+            assert_eq!(check(&[client.clone(), front, names], home.path()).1, [""; 0]);
+        }
+        assert_eq!(check(&[client, front("distinct.crt", &other)], home.path()).1, [""; 0]);
+    }
+}

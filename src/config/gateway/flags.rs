@@ -78,6 +78,7 @@ pub static SERVING: Group = Group {
             "0",
             "Streams a client may have open on one HTTP/2 connection; 0 is 250, as in kube-apiserver",
         ),
+        Flag::new("disable-http2-serving", Kind::Switch, "false", "Serve HTTP/1.1 only"),
         Flag::new(
             "goaway-chance",
             Kind::Fraction,

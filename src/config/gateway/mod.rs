@@ -8,7 +8,7 @@ mod who;
 use std::path::PathBuf;
 
 pub use behind::{Behind, Forwarding, ResolverChoice};
-pub use serving::{Cidr, ProxyProtocol, Serving, Shutdown};
+pub use serving::{Serving, Shutdown};
 pub use who::{Mode, RequestHeader, Who};
 
 use super::arguments::{Arguments, Role};
