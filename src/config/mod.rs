@@ -19,7 +19,7 @@ pub use flag::{Flag, Group, Kind};
 pub use gateway::{Gateway, GatewayConfig};
 pub use quickstart::{Quickstart, QuickstartConfig};
 pub use reading::Mistakes;
-pub use seen::{LogFormat, LogOnly, LogSettings, Seen};
+pub use seen::{LogOnly, Seen};
 pub use written::Written;
 
 /// The environment of this process, as [`Arguments`] asks it; an empty variable is none.

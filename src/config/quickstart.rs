@@ -7,7 +7,8 @@ use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
 use super::gateway::{data_dir, flags, port};
 use super::reading::{Mistakes, Reading};
-use super::seen::{self, LogSettings};
+use super::seen;
+use crate::observe::log;
 
 /// The quickstart: gateway and example API in one process.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +21,7 @@ impl Role for Quickstart {
 }
 
 /// What the quickstart needs to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct QuickstartConfig {
     /// Where certificates and the kubeconfig are kept.
     pub data_dir: PathBuf,
@@ -29,7 +30,7 @@ pub struct QuickstartConfig {
     /// Where the operator's own listener stands, unless it is turned off.
     pub admin_address: Option<SocketAddr>,
     /// The log.
-    pub log: LogSettings,
+    pub log: log::Settings,
 }
 
 impl Arguments<Quickstart> {
@@ -41,7 +42,7 @@ impl Arguments<Quickstart> {
             data_dir: data_dir(&mut reading),
             secure_port: port(&mut reading),
             admin_address: seen::admin_address(&mut reading),
-            log: seen::log(&mut reading),
+            log: seen::log_settings(&mut reading),
         };
         (config, reading.end())
     }

@@ -7,33 +7,13 @@ use super::flag::{Flag, Group};
 use super::gateway::flags;
 use super::reading::{Mistakes, Reading};
 use super::value;
-use crate::observe::access;
-
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
-
-/// What is logged and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogSettings {
-    /// How lines are written.
-    pub format: LogFormat,
-    /// A level by name or as a number of klog.
-    pub level: String,
-    /// `NARTHEX_LOG`, a filter in tracing's syntax that overrides the level.
-    pub filter: Option<String>,
-}
+use crate::observe::{access, log};
 
 /// What the operator sees of a serving role.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Seen {
     /// The log.
-    pub log: LogSettings,
+    pub log: log::Settings,
     /// The access log.
     pub access: access::Settings,
     /// Where the operator's own listener stands, unless it is turned off.
@@ -52,23 +32,23 @@ impl Role for LogOnly {
 
 impl Arguments<LogOnly> {
     /// How this command logs.
-    pub fn log(&self, environment: &dyn Fn(&str) -> Option<String>) -> (LogSettings, Mistakes) {
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (log::Settings, Mistakes) {
         let mut reading = Reading::new(&self.written, LogOnly::FLAGS, LogOnly::LATER, LogOnly::KIND, environment);
-        let settings = log(&mut reading);
+        let settings = log_settings(&mut reading);
         (settings, reading.end())
     }
 }
 
-pub(super) fn log(reading: &mut Reading<'_>) -> LogSettings {
+pub(super) fn log_settings(reading: &mut Reading<'_>) -> log::Settings {
     let format = match reading.choice("log-format").as_str() {
-        "json" => LogFormat::Json,
-        _ => LogFormat::Text,
+        "json" => log::Format::Json,
+        _ => log::Format::Text,
     };
     // A level in words says more than a number; a number counts only without it.
     let verbosity = reading.count("v", 255);
     let level = reading.text("log-level");
     let level = if reading.given("v") && !reading.given("log-level") { verbosity.to_string() } else { level };
-    LogSettings { format, level, filter: reading.environment("NARTHEX_LOG") }
+    log::Settings { format, level, filter: reading.environment("NARTHEX_LOG") }
 }
 
 pub(super) fn access(reading: &mut Reading<'_>) -> access::Settings {

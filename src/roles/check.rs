@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use super::{cli, print, refuse, warn};
-use crate::config::{Arguments, Gateway, GatewayConfig, environment};
+use crate::config::{Arguments, Gateway, GatewayConfig, Mistakes, environment};
+use crate::observe::log;
 use crate::process::Problems;
 use crate::registry;
 use crate::tls::{self, KeyPair};
@@ -11,10 +12,15 @@ use crate::tls::{self, KeyPair};
 /// Checks the role that the command line names.
 pub(super) fn run(check: &cli::Check) -> ExitCode {
     match check {
-        cli::Check::Gateway(arguments) => match gateway(arguments, &environment) {
-            Ok(_) => print(b"gateway: no mistakes found\n"),
-            Err(status) => status,
-        },
+        cli::Check::Gateway(arguments) => {
+            let (config, mut mistakes) = arguments.read(&environment);
+            // What is no mistake but odd is told by the log of whoever reads the file.
+            mistakes.problems.keep(log::install(&config.seen.log));
+            match with_files(config, mistakes) {
+                Ok(_) => print(b"gateway: no mistakes found\n"),
+                Err(status) => status,
+            }
+        }
     }
 }
 
@@ -24,7 +30,11 @@ pub(super) fn gateway(
     arguments: &Arguments<Gateway>,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Result<GatewayConfig, ExitCode> {
-    let (config, mut mistakes) = arguments.read(environment);
+    let (config, mistakes) = arguments.read(environment);
+    with_files(config, mistakes)
+}
+
+fn with_files(config: GatewayConfig, mut mistakes: Mistakes) -> Result<GatewayConfig, ExitCode> {
     warn(&mistakes.warnings);
     mistakes.problems.0.extend(gateway_files(&config).0);
     if mistakes.problems.0.is_empty() { Ok(config) } else { Err(refuse("gateway", &mistakes)) }
@@ -49,8 +59,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Mistakes;
-
     /// The flags and, in the same go, the files they name.
     fn check(line: &[String], home: &Path) -> (Mistakes, Vec<String>) {
         let line = ["narthex", "check", "gateway"].into_iter().map(str::to_owned).chain(line.iter().cloned());

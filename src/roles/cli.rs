@@ -1,13 +1,13 @@
 //! The command line: which commands there are, and what each of them takes.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::pki::Pki;
-use crate::config::{Arguments, Gateway, Quickstart};
+use super::status::StatusCommand;
+use crate::config::{Arguments, Gateway, LogOnly, Quickstart};
 
 /// Aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs
 #[derive(Debug, Parser)]
@@ -31,13 +31,19 @@ pub enum Command {
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
     /// Make authorities and certificates, and read them
-    #[command(subcommand)]
-    Pki(Pki),
+    Pki {
+        /// What to do
+        #[command(subcommand)]
+        command: Pki,
+        /// How it logs.
+        #[command(flatten)]
+        log: Arguments<LogOnly>,
+    },
     /// Read all that a role would read, report every mistake at once, and start nothing
     #[command(subcommand)]
     Check(Check),
     /// Ask a running process what it sees: APIServices, endpoints, certificates
-    Status(Status),
+    Status(StatusCommand),
     /// Print the completion script of a shell
     Completion {
         /// The shell
@@ -49,6 +55,7 @@ pub enum Command {
 pub fn command() -> clap::Command {
     // The roles read their environment themselves, to tell a mistake there from one on the command line.
     from_environment(Cli::command(), &["quickstart", "gateway", "check"])
+        .mut_subcommand("pki", |pki| pki.mut_args(|argument| argument.global(true)))
 }
 
 /// Reads a command line; the first word is the program's name.
@@ -59,7 +66,8 @@ pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Res
 /// Lets every flag of the small commands be given as `NARTHEX_<FLAG>` too.
 fn from_environment(command: clap::Command, except: &[&str]) -> clap::Command {
     let command = command.mut_args(|argument| match argument.get_long() {
-        Some("help" | "version") | None => argument,
+        None => argument,
+        Some(_) if argument.get_help_heading() == Some("Log") => argument,
         Some(name) => {
             let variable = format!("NARTHEX_{}", name.replace('-', "_").to_ascii_uppercase());
             argument.env(variable).hide_env(true)
@@ -80,28 +88,6 @@ pub enum Check {
     /// Check the gateway's flags, configuration file, certificates, and registry directory
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
-}
-
-/// `narthex status`.
-#[derive(Debug, Args)]
-pub struct Status {
-    /// Admin address of the running process
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:6480")]
-    pub admin_address: SocketAddr,
-    /// How to print it, instead of as a table
-    #[arg(short, long, value_name = "FORMAT")]
-    pub output: Option<Output>,
-}
-
-/// How `narthex status` prints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// As the process answers
-    Json,
-    /// The same, in YAML
-    Yaml,
-    /// A table with more columns
-    Wide,
 }
 
 /// The shells that completion is made for.
@@ -128,6 +114,7 @@ impl From<CompletionShell> for Shell {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roles::status::Output;
 
     #[test]
     fn the_command_line_is_sound() {
@@ -165,14 +152,15 @@ mod tests {
     fn the_last_of_single_values_wins_and_lists_grow() {
         let line = ["pki", "issue", "--dir=a", "--dir=b", "--ca=client", "--name=x", "--name=y", "--san=c", "--san=d"];
         match read(&line) {
-            Ok(Command::Pki(Pki::Issue(issue))) => {
+            Ok(Command::Pki { command: Pki::Issue(issue), .. }) => {
                 assert_eq!((issue.dir.to_str(), issue.name.as_str()), (Some("b"), "y"));
                 assert_eq!(issue.names, ["c", "d"]);
             }
             other => panic!("{other:?}"),
         }
+        assert!(matches!(read(&["pki", "init", "--dir=a", "-v", "4"]), Ok(Command::Pki { .. })));
         match read(&["status", "-o", "json", "-o", "wide"]) {
-            Ok(Command::Status(status)) => assert_eq!(status.output, Some(Output::Wide)),
+            Ok(Command::Status(status)) => assert_eq!(status.output, Output::Wide),
             other => panic!("{other:?}"),
         }
     }

@@ -12,6 +12,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use crate::config::{Mistakes, environment};
+use crate::observe::log;
 use crate::process::{Problem, Problems};
 use cli::Command;
 
@@ -36,14 +37,23 @@ pub fn main() -> ExitCode {
             Ok(config) => gateway::run(&config),
             Err(status) => status,
         },
-        Command::Pki(command) => {
-            let (text, problems) = pki::run(&command);
-            both(print(text.as_bytes()), tell("pki", &problems))
-        }
+        Command::Pki { command, log } => match start_log(log.read(&environment)) {
+            Ok(()) => {
+                let (text, problems) = pki::run(&command);
+                both(print(text.as_bytes()), tell("pki", &problems))
+            }
+            Err(mistakes) => refuse("pki", &mistakes),
+        },
         Command::Check(check) => check::run(&check),
-        Command::Status(_) => not_built("status"),
+        Command::Status(command) => command.run(),
         Command::Completion { shell } => completion::run(shell),
     }
+}
+
+/// Starts the log of a command that has no other settings.
+fn start_log((settings, mut mistakes): (log::Settings, Mistakes)) -> Result<(), Mistakes> {
+    mistakes.problems.keep(log::install(&settings));
+    if mistakes.problems.0.is_empty() { Ok(()) } else { Err(mistakes) }
 }
 
 fn not_built(role: &str) -> ExitCode {

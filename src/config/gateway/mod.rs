@@ -8,7 +8,7 @@ mod who;
 use std::path::PathBuf;
 
 pub use behind::{Behind, Forwarding, ResolverChoice};
-pub use serving::{Serving, Shutdown};
+pub use serving::{Cidr, ProxyProtocol, Serving, Shutdown};
 pub use who::{Mode, RequestHeader, Who};
 
 use super::arguments::{Arguments, Role};
@@ -67,7 +67,7 @@ impl Arguments<Gateway> {
             forwarding,
             shutdown: serving::shutdown(&mut reading),
             seen: Seen {
-                log: seen::log(&mut reading),
+                log: seen::log_settings(&mut reading),
                 access: seen::access(&mut reading),
                 admin_address: seen::admin_address(&mut reading),
             },

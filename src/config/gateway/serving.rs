@@ -2,12 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Who;
 use crate::config::reading::Reading;
-use crate::listen::{Limits, ProxyProtocol};
+use crate::listen::Limits;
 use crate::tls::server::{NamedPair, ServingSettings};
 
 /// Where we listen, and who we are to clients.
@@ -21,11 +20,24 @@ pub struct Serving {
     pub certificate_dir: Option<PathBuf>,
     /// Chance that an HTTP/2 client is asked to connect anew, 0 to 0.02.
     pub goaway_chance: f64,
+    /// Who may announce another client address.
+    pub proxy_protocol: ProxyProtocol,
+}
+
+/// Whether the PROXY protocol is understood, and from whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// It is not.
+    Off,
+    /// A connection from these networks may begin with it.
+    Optional(Vec<Cidr>),
+    /// A connection must come from these networks and begin with it.
+    Required(Vec<Cidr>),
 }
 
 /// A network: an address and how many of its first bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cidr {
+pub struct Cidr {
     address: IpAddr,
     bits: u8,
 }
@@ -43,7 +55,7 @@ pub struct Shutdown {
 
 impl Cidr {
     /// Reads `10.0.0.0/8`, `fd00::/8`, or one address.
-    fn parse(text: &str) -> Result<Cidr, &'static str> {
+    pub fn parse(text: &str) -> Result<Cidr, &'static str> {
         const FORM: &str = "use a network such as 10.0.0.0/8 or fd00::/8";
         let (address, bits) = match text.split_once('/') {
             None => (text, None),
@@ -56,7 +68,7 @@ impl Cidr {
     }
 
     /// Whether `address` lies in this network; an IPv4 address in its IPv6 form is that IPv4 address.
-    fn contains(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
                 same_bits(ours.to_bits().into(), theirs.to_bits().into(), self.bits, 32)
@@ -100,6 +112,7 @@ pub(super) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
         },
         certificate_dir,
         goaway_chance: reading.fraction("goaway-chance", 0.0, 0.02),
+        proxy_protocol: proxy_protocol(reading),
     }
 }
 
@@ -133,11 +146,12 @@ pub(super) fn limits(reading: &mut Reading<'_>) -> Limits {
         read_header_timeout: reading.positive_duration("read-header-timeout"),
         idle_timeout: reading.positive_duration("idle-timeout"),
         http2_max_streams: if streams == 0 { 250 } else { streams },
-        proxy_protocol: proxy_protocol(reading),
+        // The role makes it of `Serving::proxy_protocol`.
+        proxy_protocol: None,
     }
 }
 
-fn proxy_protocol(reading: &mut Reading<'_>) -> Option<ProxyProtocol> {
+fn proxy_protocol(reading: &mut Reading<'_>) -> ProxyProtocol {
     const TRUSTED: &str = "proxy-protocol-trusted-cidrs";
     let mut trusted = Vec::new();
     for text in reading.list(TRUSTED) {
@@ -153,7 +167,7 @@ fn proxy_protocol(reading: &mut Reading<'_>) -> Option<ProxyProtocol> {
             if reading.given(TRUSTED) {
                 reading.warning(TRUSTED, "not used, because --proxy-protocol is off");
             }
-            return None;
+            return ProxyProtocol::Off;
         }
     };
     if reading.list(TRUSTED).is_empty() {
@@ -162,8 +176,7 @@ fn proxy_protocol(reading: &mut Reading<'_>) -> Option<ProxyProtocol> {
             "needs --proxy-protocol-trusted-cidrs: without it, every client could announce any address as its own",
         );
     }
-    let trusted = Arc::new(move |address| trusted.iter().any(|network: &Cidr| network.contains(address)));
-    Some(ProxyProtocol { required, trusted })
+    if required { ProxyProtocol::Required(trusted) } else { ProxyProtocol::Optional(trusted) }
 }
 
 pub(super) fn shutdown(reading: &mut Reading<'_>) -> Shutdown {
