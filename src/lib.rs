@@ -19,7 +19,6 @@ pub mod kubeapi;
 /// The life of the process: drain, signals, published snapshots, followed files.
 pub mod process;
 
-
 /// Bodies, refusals, content negotiation, hop-by-hop headers.
 pub mod message;
 /// What the operator sees: logs, metrics, the one access record per request.

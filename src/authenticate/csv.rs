@@ -42,7 +42,10 @@ fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
                 let end = rest.find([',', '\n']).unwrap_or(rest.len());
                 let (field, after) = rest.split_at(end);
                 if field.contains('"') {
-                    return (Err("a quote stands inside a field that does not begin with one"), &rest[next_line(rest)..]);
+                    return (
+                        Err("a quote stands inside a field that does not begin with one"),
+                        &rest[next_line(rest)..],
+                    );
                 }
                 rest = after;
                 let at_line_end = rest.is_empty() || rest.starts_with('\n');
@@ -55,7 +58,9 @@ fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
             (Some(after), _) => rest = after,
             (None, Some(after)) => return (Ok(fields), after),
             (None, None) if rest.is_empty() || rest == "\r" => return (Ok(fields), ""),
-            (None, None) => return (Err("something stands between a closing quote and the next comma"), &rest[next_line(rest)..]),
+            (None, None) => {
+                return (Err("something stands between a closing quote and the next comma"), &rest[next_line(rest)..]);
+            }
         }
     }
 }
@@ -114,7 +119,14 @@ mod tests {
         let fields = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         assert_eq!(
             told,
-            [Ok((1, fields(&["a", "b"]))), Err(2), Err(3), Ok((4, fields(&["i", "j"]))), Err(5), Ok((6, fields(&["l"])))]
+            [
+                Ok((1, fields(&["a", "b"]))),
+                Err(2),
+                Err(3),
+                Ok((4, fields(&["i", "j"]))),
+                Err(5),
+                Ok((6, fields(&["l"])))
+            ]
         );
     }
 }

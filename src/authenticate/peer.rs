@@ -80,14 +80,17 @@ impl Peer {
             front_proxy: None,
             client: None,
         };
-        let certificate = self.chain.first().map_or(Err("no certificate".to_owned()), |leaf| PeerCertificate::parse(leaf));
+        let certificate =
+            self.chain.first().map_or(Err("no certificate".to_owned()), |leaf| PeerCertificate::parse(leaf));
         if let Some(bundle) = &trust.request_header {
-            let judged = verdict.chain(bundle, &self.chain, now).and_then(|()| certificate.as_ref().map_err(String::clone));
+            let judged =
+                verdict.chain(bundle, &self.chain, now).and_then(|()| certificate.as_ref().map_err(String::clone));
             verdict.front_proxy =
                 Some(judged.and_then(|certificate| request_headers.check_name(certificate.common_name.as_deref())));
         }
         if let Some(bundle) = &trust.client {
-            let judged = verdict.chain(bundle, &self.chain, now).and_then(|()| certificate.as_ref().map_err(String::clone));
+            let judged =
+                verdict.chain(bundle, &self.chain, now).and_then(|()| certificate.as_ref().map_err(String::clone));
             verdict.client = match judged {
                 Ok(certificate) => user_of(certificate).transpose(),
                 Err(why) => Some(Err(why)),
@@ -115,7 +118,8 @@ impl Verdict {
 
     /// One line for each judgement, not for each request: which certificate nobody trusts, and why.
     fn tell(&self, remote: SocketAddr) {
-        let judgements = [self.front_proxy.as_ref().map(|it| it.as_ref().err()), self.client.as_ref().map(|it| it.as_ref().err())];
+        let judgements =
+            [self.front_proxy.as_ref().map(|it| it.as_ref().err()), self.client.as_ref().map(|it| it.as_ref().err())];
         let judged = || judgements.iter().flatten();
         if judged().count() > 0 && judged().all(Option::is_some) {
             let why: Vec<&str> = judged().flatten().map(|why| why.as_str()).collect();

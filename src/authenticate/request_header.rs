@@ -156,7 +156,10 @@ mod tests {
     fn map(lines: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
-            headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            headers.append(
+                HeaderName::from_bytes(name.as_bytes()).unwrap(),
+                HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+            );
         }
         headers
     }
@@ -235,10 +238,13 @@ mod tests {
 
     #[test]
     fn mistakes_in_flags_all_at_once() {
-        let problems =
-            RequestHeaderNames::new(&["".into()], &["a b".into()], &[" ".into()], &["x:".into()]).unwrap_err().to_string();
+        let problems = RequestHeaderNames::new(&["".into()], &["a b".into()], &[" ".into()], &["x:".into()])
+            .unwrap_err()
+            .to_string();
         assert_eq!(problems.lines().count(), 4);
-        assert!(problems.contains("--requestheader-username-headers: empty value in \"requestheader-username-headers\""));
+        assert!(
+            problems.contains("--requestheader-username-headers: empty value in \"requestheader-username-headers\"")
+        );
         assert!(problems.contains("--requestheader-uid-headers: \"a b\" cannot be the name of a header"));
     }
 }

@@ -55,7 +55,9 @@ impl Mode {
             let mode = match name.as_ref() {
                 "AlwaysAllow" => Ok(Mode::AlwaysAllow),
                 "AlwaysDeny" => Ok(Mode::AlwaysDeny),
-                other @ ("Webhook" | "Static") => Err(format!("{other} is not built yet; AlwaysAllow and AlwaysDeny are")),
+                other @ ("Webhook" | "Static") => {
+                    Err(format!("{other} is not built yet; AlwaysAllow and AlwaysDeny are"))
+                }
                 other => Err(format!("{other:?} is no authorization mode; AlwaysAllow and AlwaysDeny are")),
             };
             match mode {
@@ -99,14 +101,17 @@ impl Authorizer {
     /// without a judgement whoever may do anything could do everything.
     pub async fn authorize<'r>(&self, who: &Authenticated, request: RequestInfo<'r>) -> Result<Permit<'r>, Refusal> {
         if who.impersonates() {
-            return Err(Refusal::new(Blame::Client, cannot_impersonate(who)).because("impersonation is not judged here"));
+            return Err(
+                Refusal::new(Blame::Client, cannot_impersonate(who)).because("impersonation is not judged here")
+            );
         }
         let attributes = Attributes { user: who, request: &request };
         match self.decide(attributes).await {
             Ok(()) => Ok(Permit { user: who.user().clone(), request }),
             Err(reason) => {
                 let status = Status::forbidden_to(&who.name, &request, &reason);
-                Err(Refusal::new(Blame::Client, status).because(format_args!("not allowed to {:?}: {reason}", who.name)))
+                Err(Refusal::new(Blame::Client, status)
+                    .because(format_args!("not allowed to {:?}: {reason}", who.name)))
             }
         }
     }
@@ -208,7 +213,10 @@ mod tests {
         for groups in [&[][..], &["system:masters"]] {
             let (code, message) = ask(&Authorizer::default(), &jane(groups, true), "/livez").await.unwrap_err();
             assert_eq!(code, 403);
-            assert!(message.starts_with("forbidden: User \"jane\" cannot impersonate: no authorization mode"), "{message}");
+            assert!(
+                message.starts_with("forbidden: User \"jane\" cannot impersonate: no authorization mode"),
+                "{message}"
+            );
         }
     }
 

@@ -188,7 +188,8 @@ fn names(groups: &[Group]) -> BTreeMap<(String, String), BTreeSet<String>> {
     for group in groups {
         for version in &group.versions {
             let of_resource = |resource: &Resource| {
-                let below = resource.subresources.iter().map(|sub| format!("{}/{}", resource.resource, sub.subresource));
+                let below =
+                    resource.subresources.iter().map(|sub| format!("{}/{}", resource.resource, sub.subresource));
                 std::iter::once(resource.resource.clone()).chain(below).collect::<Vec<_>>()
             };
             let all = version.resources.iter().flat_map(of_resource).collect();

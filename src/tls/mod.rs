@@ -30,8 +30,8 @@ pub use identity::{Identity, OnFailure};
 pub use judge::{Judged, Untrusted};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
-pub use server::Trust;
 pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, write_kubeconfig};
+pub use server::Trust;
 pub(crate) use store::exists;
 pub use store::{Kind, Store};
 

@@ -8,7 +8,7 @@ use crate::world::World;
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn every_pairing_of_protocols_relays_a_get_with_identity() {
     let world = World::new();
     for settings in [Settings::http1(), Settings::http2()] {
@@ -33,7 +33,7 @@ async fn every_pairing_of_protocols_relays_a_get_with_identity() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_goes_up_and_its_answer_comes_down() {
     let world = World::new();
     for settings in [Settings::http1(), Settings::http2()] {
@@ -58,7 +58,7 @@ async fn a_body_goes_up_and_its_answer_comes_down() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_watch_streams_event_by_event_and_breaks_when_the_backend_does() {
     let world = World::new();
     for settings in [Settings::http1(), Settings::http2()] {

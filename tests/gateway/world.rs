@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -64,7 +65,9 @@ impl World {
     /// Writes `NAME.crt` and `NAME.key`.
     pub fn keep(&self, name: &str, issued: &Issued) {
         fs::write(self.path(&format!("{name}.crt")), &issued.certificate).unwrap();
-        fs::write(self.path(&format!("{name}.key")), &issued.key).unwrap();
+        let key = self.path(&format!("{name}.key"));
+        fs::write(&key, &issued.key).unwrap();
+        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
     }
 
     /// A client certificate of the client authority.
@@ -238,11 +241,10 @@ impl Drop for Gateway {
 /// The address in a log line whose message is `what`.
 fn listening(line: &str, what: &str) -> Option<SocketAddr> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
-    let fields = &line["fields"];
-    if fields["message"].as_str()? != what {
+    if line["message"].as_str()? != what {
         return None;
     }
-    fields["address"].as_str()?.parse().ok()
+    line["address"].as_str()?.parse().ok()
 }
 
 /// Runs `look` until it finds something.

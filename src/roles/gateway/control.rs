@@ -53,7 +53,8 @@ impl Asker {
     ) -> Result<Sent, Unanswered> {
         let wrong = |cause: String| Unanswered { reason: "TLSConfiguration", cause };
         let ours = self.identity.get();
-        let tls = backend_tls(api_service, &resolved.server_name, Some(&ours)).map_err(|problem| wrong(problem.to_string()))?;
+        let tls = backend_tls(api_service, &resolved.server_name, Some(&ours))
+            .map_err(|problem| wrong(problem.to_string()))?;
         let endpoint = self.pool.endpoint(&Upstream {
             destination: destination.clone(),
             tls: Arc::new(tls),
@@ -61,8 +62,9 @@ impl Asker {
         });
         let mut request = Request::new(Body::Empty);
         *request.method_mut() = Method::GET;
-        *request.uri_mut() =
-            format!("{}{path}", resolved.prefix).parse().map_err(|error: http::uri::InvalidUri| wrong(error.to_string()))?;
+        *request.uri_mut() = format!("{}{path}", resolved.prefix)
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| wrong(error.to_string()))?;
         for (name, value) in headers {
             let value = HeaderValue::from_str(value).map_err(|error| wrong(error.to_string()))?;
             request.headers_mut().insert(name, value);
@@ -93,7 +95,12 @@ impl Asker {
 }
 
 impl Probe for &Asker {
-    async fn probe(&self, api_service: &ApiService, resolved: &Resolved, endpoint: &Destination) -> Result<(), ProbeFailure> {
+    async fn probe(
+        &self,
+        api_service: &ApiService,
+        resolved: &Resolved,
+        endpoint: &Destination,
+    ) -> Result<(), ProbeFailure> {
         let path = api_service.discovery_path();
         let sent = self
             .ask(api_service, resolved, endpoint, &path, &[(ACCEPT, "application/json")])
@@ -123,8 +130,10 @@ impl Fetch for Fetcher {
     ) -> Result<Fetched, FetchError> {
         let table = self.0.table.get();
         let route = table.by_name(apiservice).ok_or_else(|| FetchError("it is not registered any more".into()))?;
-        let resolved =
-            route.resolved.as_ref().map_err(|unavailable| FetchError(format!("{}: {}", unavailable.reason, unavailable.message)))?;
+        let resolved = route
+            .resolved
+            .as_ref()
+            .map_err(|unavailable| FetchError(format!("{}: {}", unavailable.reason, unavailable.message)))?;
         let mut headers = vec![(ACCEPT, accept)];
         headers.extend(if_none_match.map(|etag| (IF_NONE_MATCH, etag)));
         let mut last = FetchError("it has no endpoints".into());

@@ -116,7 +116,9 @@ fn not_found(info: &RequestInfo<'_>) -> Status {
 fn index(shared: &Shared) -> String {
     let table = shared.table.get();
     let mut paths: Vec<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"].map(String::from).into();
+        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]
+            .map(String::from)
+            .into();
     for route in table.routes() {
         let service = &route.api_service;
         if !service.group.is_empty() {

@@ -25,14 +25,12 @@ use crate::observe::log;
 
 /// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
 pub fn run(config: &GatewayConfig) -> ExitCode {
-    let log_level = match log::install(&settings::log(&config.seen.log)) {
+    let log_level = match log::install(&config.seen.log) {
         Ok(level) => level,
         Err(problem) => return super::tell("gateway", &problem.into()),
     };
     match start(config, Extra::default(), log_level) {
         Ok(running) => running.until_signal(),
-        Err(problems) => {
-            super::tell("gateway", &problems)
-        }
+        Err(problems) => super::tell("gateway", &problems),
     }
 }

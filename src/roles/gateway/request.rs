@@ -111,7 +111,8 @@ async fn relay(
 
     // Not more at once than we were told.
     let _place = if long_running { None } else { attempt!(admit(connection, user, info)) };
-    if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || who.is_anonymous() {
+    if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || who.is_anonymous()
+    {
         connection.ask_to_reconnect();
     }
 
@@ -137,7 +138,8 @@ async fn relay(
         origin: Origin { stamp: &stamp, remote: &connection.remote_header, host, path: path.raw(), audit_id },
         timeout,
     };
-    let mut response = send(&permit, &backend, outbound, shared.forwarding.reject_redirects, &worker.streams, record).await?;
+    let mut response =
+        send(&permit, &backend, outbound, shared.forwarding.reject_redirects, &worker.streams, record).await?;
     if local::is_openapi(path.decoded()) {
         local::seal_openapi(&mut response, uri.query());
     }

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use crate::authenticate::{RequestHeaderNames, RequestHeaders};
 use crate::authorize::{self, Authorizer};
-use crate::config::{GatewayConfig, LogFormat, LogSettings};
+use crate::config::GatewayConfig;
 use crate::config::gateway::{Cidr, Mode, ProxyProtocol};
 use crate::egress::Resolver;
 use crate::listen::{self, Limits};
-use crate::observe::log;
 use crate::process::Problems;
 
 pub(super) use crate::config::gateway::ResolverChoice;
@@ -25,14 +24,6 @@ pub(super) fn limits(config: &GatewayConfig) -> Limits {
         ProxyProtocol::Required(trusted) => speaking(true, trusted),
     };
     Limits { proxy_protocol, ..config.limits.clone() }
-}
-
-pub(super) fn log(settings: &LogSettings) -> log::Settings {
-    let format = match settings.format {
-        LogFormat::Text => log::Format::Text,
-        LogFormat::Json => log::Format::Json,
-    };
-    log::Settings { format, level: settings.level.clone(), filter: settings.filter.clone() }
 }
 
 pub(super) fn request_headers(config: &GatewayConfig) -> Result<RequestHeaders, Problems> {

@@ -59,7 +59,10 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
     let loaded = keep(&mut problems, tls::server::load(&own.serving));
     let identity = problems.keep(Identity::load(own.front_proxy.clone()));
     let registry = match &config.behind.registry {
-        Some(settings) => keep(&mut problems, Directory::open(settings.clone()).map(|(directory, registry)| (Some(directory), registry))),
+        Some(settings) => keep(
+            &mut problems,
+            Directory::open(settings.clone()).map(|(directory, registry)| (Some(directory), registry)),
+        ),
         None => Some((None, Registry::default())),
     };
     let tokens = match &config.who.token_file {
@@ -69,8 +72,14 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
     let request_headers = keep(&mut problems, settings::request_headers(config));
     let resolver = config.behind.resolver;
     let access_log = problems.keep(AccessLog::to_standard_error(&metrics));
-    let (Some(loaded), Some((identity, our_identity)), Some((directory, registry)), Some(tokens), Some(request_headers), Some(access_log)) =
-        (loaded, identity, registry, tokens, request_headers, access_log)
+    let (
+        Some(loaded),
+        Some((identity, our_identity)),
+        Some((directory, registry)),
+        Some(tokens),
+        Some(request_headers),
+        Some(access_log),
+    ) = (loaded, identity, registry, tokens, request_headers, access_log)
     else {
         return Err(problems);
     };
@@ -260,7 +269,12 @@ pub(super) fn health(drain: &Drain) -> Vec<Health> {
     ]
 }
 
-fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAddr>, kubeconfig: Option<&std::path::Path>) {
+fn say_where(
+    config: &GatewayConfig,
+    address: SocketAddr,
+    admin: Option<SocketAddr>,
+    kubeconfig: Option<&std::path::Path>,
+) {
     tracing::info!(%address, "serving");
     if let Some(address) = admin {
         tracing::info!(%address, "admin");
@@ -280,7 +294,10 @@ fn runtime() -> Option<tokio::runtime::Runtime> {
 }
 
 fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>, Problem> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| Problem::new(format!("thread {name}"), error))
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(run)
+        .map_err(|error| Problem::new(format!("thread {name}"), error))
 }
 
 /// What one worker thread is started with.
@@ -385,7 +402,8 @@ impl Control {
         spawn(Box::pin(async move {
             availability::run(registry, rules, board, &*probing, Counting(metrics), drain).await;
         }));
-        let known = Knowing { registry: self.registry, board: self.board, metrics: self.metrics, asker, drain: self.drain };
+        let known =
+            Knowing { registry: self.registry, board: self.board, metrics: self.metrics, asker, drain: self.drain };
         known.follow(&discovery, &openapi).await;
     }
 }

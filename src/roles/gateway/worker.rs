@@ -159,9 +159,8 @@ impl Worker {
     fn tidy(&self) {
         self.pool.sweep();
         let table = self.shared.table.get();
-        let known = |route: &Arc<Route>| {
-            table.by_name(&route.api_service.name).is_some_and(|known| Arc::ptr_eq(known, route))
-        };
+        let known =
+            |route: &Arc<Route>| table.by_name(&route.api_service.name).is_some_and(|known| Arc::ptr_eq(known, route));
         self.backends.borrow_mut().by_route.retain(|_, (route, _)| known(route));
         // Only the cache holds these: nobody is asking as them now.
         self.stamps.borrow_mut().retain(|_, (user, _)| Arc::strong_count(user) > 1);
@@ -187,7 +186,9 @@ impl Worker {
                 let address = counts.address();
                 let failed = report.failure.is_some();
                 // Each worker speaks of what it saw change; one that never failed has nothing to say.
-                if self.failed.borrow_mut().insert((service.clone(), address.to_owned()), failed).unwrap_or(false) != failed {
+                if self.failed.borrow_mut().insert((service.clone(), address.to_owned()), failed).unwrap_or(false)
+                    != failed
+                {
                     self.shared.metrics.endpoint_ejected(service, address, failed);
                 }
                 let protocol = match report.protocol {
