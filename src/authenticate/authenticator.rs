@@ -92,7 +92,7 @@ impl Authenticator {
         }
     }
 
-    fn authenticate_at(
+    pub(super) fn authenticate_at(
         &self,
         peer: &Peer,
         headers: &mut HeaderMap,

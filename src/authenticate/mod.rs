@@ -16,6 +16,8 @@ mod bearer;
 mod csv;
 mod identity_headers;
 mod peer;
+#[cfg(test)]
+mod pitfalls;
 mod request_header;
 mod speakable;
 mod tokens;
@@ -31,7 +33,7 @@ pub use tokens::{OnFailure, Tokens, follow};
 #[doc(hidden)]
 pub mod parsers {
     pub use super::bearer::{Bearer, parse as bearer};
-    pub use super::csv::records;
+    pub use super::csv::{Record, records};
     pub use super::websocket::{Protocols, parse as websocket};
 }
 

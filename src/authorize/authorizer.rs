@@ -6,7 +6,6 @@ use super::{AlwaysAllowPaths, Attributes};
 use crate::authenticate::Authenticated;
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
-use crate::process::{Problem, Problems};
 
 /// One entry of `--authorization-mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,33 +46,6 @@ pub struct Permit<'r> {
 }
 
 impl Mode {
-    /// Reads a comma list's entries as the flag has them; all mistakes at once.
-    pub fn parse<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Result<Vec<Mode>, Problems> {
-        let mut problems = Problems::default();
-        let mut modes = Vec::new();
-        for name in names {
-            let mode = match name.as_ref() {
-                "AlwaysAllow" => Ok(Mode::AlwaysAllow),
-                "AlwaysDeny" => Ok(Mode::AlwaysDeny),
-                other @ ("Webhook" | "Static") => {
-                    Err(format!("{other} is not built yet; AlwaysAllow and AlwaysDeny are"))
-                }
-                other => Err(format!("{other:?} is no authorization mode; AlwaysAllow and AlwaysDeny are")),
-            };
-            match mode {
-                Ok(mode) if modes.contains(&mode) => {
-                    problems.0.push(Problem::new("--authorization-mode", format!("{mode:?} is named twice")));
-                }
-                Ok(mode) => modes.push(mode),
-                Err(message) => problems.0.push(Problem::new("--authorization-mode", message)),
-            }
-        }
-        if modes.is_empty() && problems.0.is_empty() {
-            problems.0.push(Problem::new("--authorization-mode", "at least one mode is needed"));
-        }
-        problems.or(modes)
-    }
-
     /// The place where static rules and access reviews will answer; the latter wait for a network.
     async fn decide(self, _attributes: Attributes<'_>) -> Decision {
         match self {
@@ -218,13 +190,5 @@ mod tests {
                 "{message}"
             );
         }
-    }
-
-    #[test]
-    fn modes_of_the_flag() {
-        assert_eq!(Mode::parse(["AlwaysDeny", "AlwaysAllow"]).unwrap(), [Mode::AlwaysDeny, Mode::AlwaysAllow]);
-        let told = Mode::parse(["Webhook", "RBAC", "AlwaysAllow", "AlwaysAllow"]).unwrap_err().to_string();
-        assert_eq!(told.lines().count(), 3, "{told}");
-        assert!(Mode::parse([""; 0]).is_err());
     }
 }

@@ -149,7 +149,7 @@ mod tests {
                 prop_assert_eq!(&read, &expected);
             }
             let cbor: ciborium::Value = ciborium::from_reader(&encode(&status, Encoding::Cbor)[..]).unwrap();
-            prop_assert_eq!(from_cbor(cbor), expected.clone());
+            prop_assert_eq!(&from_cbor(cbor), &expected);
             let yaml: serde_json::Value = serde_saphyr::from_slice(&encode(&status, Encoding::Yaml)).unwrap();
             prop_assert_eq!(yaml, expected);
         }

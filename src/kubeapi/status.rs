@@ -285,10 +285,10 @@ mod tests {
     use super::*;
     use crate::kubeapi::{CanonicalPath, Query};
 
-    fn forbidden(user: &str, method: Method, path: &str, reason: &str) -> Status {
+    fn forbidden(user: &str, method: &Method, path: &str, reason: &str) -> Status {
         let path = CanonicalPath::parse(path).unwrap();
         let query = Query::parse("");
-        Status::forbidden_to(user, &RequestInfo::parse(&method, &path, &query).unwrap(), reason)
+        Status::forbidden_to(user, &RequestInfo::parse(method, &path, &query).unwrap(), reason)
     }
 
     /// Upstream's cases (`errors_test.go` beside `errors.go`), re-expressed.
@@ -337,7 +337,7 @@ mod tests {
             ),
         ] {
             let expected = Status::new(403, "Forbidden", message).with_details(details);
-            assert_eq!(forbidden(user, method, path, reason), expected);
+            assert_eq!(forbidden(user, &method, path, reason), expected);
         }
     }
 

@@ -21,9 +21,8 @@ impl GroupVersion {
     /// Reads an `apiVersion`: `v1` or `group/v1`. None when there is more than one slash, or no version.
     pub fn parse(api_version: &str) -> Option<GroupVersion> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let has_shape =
-            !version.is_empty() && !version.contains('/') && !(group.is_empty() && api_version.contains('/'));
-        has_shape.then(|| GroupVersion::new(group, version))
+        let no_shape = version.is_empty() || version.contains('/') || group.is_empty() && api_version.contains('/');
+        (!no_shape).then(|| GroupVersion::new(group, version))
     }
 
     /// The path that serves it: `/api/v1` or `/apis/<group>/<version>`.

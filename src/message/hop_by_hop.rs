@@ -45,6 +45,26 @@ pub fn strip_untrusted(headers: &mut HeaderMap) {
     });
 }
 
+/// Removes from a request to an aggregated backend what its sender meant for the origin that all APIs
+/// share, or what only a proxy in front of us may say: cookies, client certificates spoken of in headers,
+/// and the mark of a peer kube-apiserver. Not for a delegate that owns the origin with us.
+pub fn strip_untrusted_request(headers: &mut HeaderMap) {
+    remove_where(headers, |name| {
+        matches!(
+            name,
+            "cookie"
+                | "cookie2"
+                | "client-cert"
+                | "client-cert-chain"
+                | "ssl-client-cert"
+                | "x-client-cert"
+                | "x-forwarded-client-cert"
+                | "x-kubernetes-peer-proxied"
+                | "x-ssl-client-cert"
+        )
+    });
+}
+
 /// Removes from trailers what must not come behind a body: framing, routing, identity and credentials.
 /// Some servers merge trailers into headers.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
@@ -223,6 +243,20 @@ mod tests {
         ]);
         strip_untrusted(&mut headers);
         assert_eq!(names(&headers), ["content-type", "warning"]);
+    }
+
+    /// Pitfalls 8 and 31: what is meant for us is not told to whoever serves one API.
+    #[test]
+    fn cookies_and_words_about_certificates_go_to_no_backend() {
+        let mut headers = map(&[
+            ("cookie", "session=1"),
+            ("x-forwarded-client-cert", "Subject=root"),
+            ("client-cert", ":AAAA:"),
+            ("x-kubernetes-peer-proxied", "true"),
+            ("accept", "*/*"),
+        ]);
+        strip_untrusted_request(&mut headers);
+        assert_eq!(names(&headers), ["accept"]);
     }
 
     /// Pitfall 1, behind the body.

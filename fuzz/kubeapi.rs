@@ -1,0 +1,228 @@
+//! Paths, queries, selectors, durations, keys, versions, and the encodings of a Status.
+
+use std::time::Duration;
+
+use http::Method;
+use narthex::kubeapi::{
+    CanonicalPath, Details, Encoding, FieldSelector, GroupVersion, LabelSelector, Query, RequestInfo, Status,
+    compare_kube_aware, duration, encode, extra_key,
+};
+
+use crate::{on_bytes, on_texts, text};
+
+const PATH: &[&str] = &[
+    "/",
+    "/",
+    "/",
+    "api",
+    "apis",
+    "v1",
+    "g.example.com",
+    "namespaces",
+    "proxy",
+    "watch",
+    "status",
+    "pods",
+    "a",
+    ".",
+    "..",
+    "%2F",
+    "%2f",
+    "%2e",
+    "%2E",
+    "%",
+    "%25",
+    "%00",
+    "%0a",
+    "%61",
+    "%c3%a9",
+    "%ff",
+    "é",
+    "\\",
+    ";",
+    ":",
+    "~",
+    " ",
+    "\0",
+];
+
+const QUERY: &[&str] = &[
+    "&",
+    "&",
+    "=",
+    "=",
+    ";",
+    "%",
+    "%3D",
+    "%2C",
+    "%26",
+    "%zz",
+    "+",
+    "watch",
+    "true",
+    "false",
+    "0",
+    "1",
+    "fieldSelector",
+    "labelSelector",
+    "metadata.name",
+    "limit",
+    "timeout",
+    "timeoutSeconds",
+    "a",
+    "b",
+    ",",
+    "!",
+    "\\",
+    "é",
+    " ",
+    "5s",
+];
+
+#[test]
+fn path() {
+    on_texts(PATH, |raw| {
+        let Ok(path) = CanonicalPath::parse(raw) else { return };
+        assert!(path.wire().is_ascii() && path.wire().starts_with('/'));
+        let again = CanonicalPath::parse(path.wire()).expect("what is forwarded is acceptable");
+        assert_eq!(again.wire(), path.wire());
+        // What a proxied server gets is not decoded, so a raw byte and its escape differ there.
+        if !path.segments().any(|segment| segment == "proxy") {
+            assert_eq!(again.decoded(), path.decoded());
+            assert!(!path.segments().any(|segment| segment == "." || segment == ".."));
+        }
+    });
+}
+
+#[test]
+fn query() {
+    on_texts(QUERY, |raw| {
+        let query = Query::parse(raw);
+        assert!(query.wire().is_ascii() && !query.wire().contains(';'));
+        let again = Query::parse(query.wire());
+        assert_eq!(again.wire(), query.wire());
+        assert!(again.pairs().eq(query.pairs()));
+    });
+}
+
+#[test]
+fn request_info() {
+    const METHODS: [Method; 6] =
+        [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::PATCH, Method::OPTIONS];
+    on_bytes(|bytes| {
+        let (path, query) = bytes.split_at(bytes.len() / 2);
+        let (raw_path, raw_query) = (format!("/apis/g/v1/{}", text(path, PATH)), text(query, QUERY));
+        let Ok(path) = CanonicalPath::parse(&raw_path) else { return };
+        let query = Query::parse(&raw_query);
+        let method = &METHODS[bytes.len() % METHODS.len()];
+        let Ok(info) = RequestInfo::parse(method, &path, &query) else { return };
+        // The backend, reading what we forward, must come to what we judged.
+        let (wire_path, wire_query) = (path.wire().to_owned(), query.wire().to_owned());
+        let path = CanonicalPath::parse(&wire_path).expect("what is forwarded is acceptable");
+        let query = Query::parse(&wire_query);
+        let there = RequestInfo::parse(method, &path, &query).expect("readable here, readable there");
+        let told = |info: &RequestInfo<'_>| {
+            [
+                &info.verb,
+                info.api_group,
+                info.namespace,
+                info.resource,
+                info.subresource,
+                &info.name,
+                &info.field_selector,
+            ]
+            .map(str::to_owned)
+        };
+        assert_eq!(told(&info), told(&there));
+        assert!(!info.is_resource_request || !info.resource.is_empty());
+    });
+}
+
+#[test]
+fn selectors() {
+    const WORDS: &[&str] = &[
+        "=",
+        "==",
+        "!=",
+        "!",
+        ",",
+        "(",
+        ")",
+        " in ",
+        " notin ",
+        "<",
+        ">",
+        "a",
+        "b/c",
+        "\\",
+        "\\,",
+        "metadata.name",
+        " ",
+        "1",
+    ];
+    on_texts(WORDS, |text| {
+        if let Ok(selector) = FieldSelector::parse(text) {
+            let _ = (selector.exact("metadata.name"), selector.matches(|_| "a"));
+        }
+        if let Ok(selector) = LabelSelector::parse(text) {
+            let _ = selector.matches(|_| Some("a"));
+            assert!(selector.requirements.is_sorted_by_key(|requirement| requirement.key.clone()));
+        }
+    });
+}
+
+#[test]
+fn extra_keys() {
+    on_texts(&["%", "%2f", "%C3%BC", "ü", "a", "A", "/", ":", " ", "\0"], |key| {
+        let lower = key.to_ascii_lowercase();
+        assert_eq!(extra_key::unescape(&extra_key::escape(&lower)), lower);
+        let _ = extra_key::unescape(key);
+    });
+}
+
+#[test]
+fn durations() {
+    on_texts(
+        &["1", "9", "0", ".", "-", "+", "h", "m", "s", "ms", "us", "µs", "ns", "9223372036854775807", "x"],
+        |text| match (duration::parse_signed(text), duration::parse(text)) {
+            (Ok(signed), Ok(unsigned)) => assert_eq!(Duration::from_nanos(signed.unsigned_abs()), unsigned),
+            (Ok(signed), Err(_)) => assert!(signed < 0),
+            (Err(_), unsigned) => assert!(unsigned.is_err()),
+        },
+    );
+}
+
+#[test]
+fn versions() {
+    on_bytes(|bytes| {
+        const WORDS: &[&str] = &["v", "1", "2", "0", "alpha", "beta", "99999999999999999999", "/", "x"];
+        let (a, b) = bytes.split_at(bytes.len() / 2);
+        let (a, b) = (text(a, WORDS), text(b, WORDS));
+        assert_eq!(compare_kube_aware(&a, &b), compare_kube_aware(&b, &a).reverse());
+        if let Some(version) = GroupVersion::parse(&a) {
+            assert_eq!(version.to_string(), a);
+        }
+    });
+}
+
+#[test]
+fn status_in_every_encoding() {
+    const WORDS: &[&str] = &[
+        "\"", "'", "\\", "\n", "\r\n", "\t", "\0", "<", "&", ": ", "- ", "# ", "{", "[", "true", "null", "~", "é",
+        "\u{2028}", "\u{feff}", "\u{85}", "1e3", "0x1", " ", "a", "|", ">", "%", "@", "`", "?", "!",
+    ];
+    on_texts(WORDS, |message| {
+        let status = Status::new(503, "ServiceUnavailable", message)
+            .with_details(Details::of("g", message, message))
+            .with_cause("X", message)
+            .with_retry_after(message.len() as u32);
+        let json: serde_json::Value = serde_json::from_slice(&encode(&status, Encoding::Json)).expect("JSON");
+        let pretty: serde_json::Value = serde_json::from_slice(&encode(&status, Encoding::PrettyJson)).expect("JSON");
+        let yaml: serde_json::Value = serde_saphyr::from_slice(&encode(&status, Encoding::Yaml)).expect("YAML");
+        assert_eq!(json, pretty);
+        assert_eq!(json, yaml);
+        assert_eq!(json["message"].as_str().unwrap_or_default(), message);
+        ciborium::from_reader::<ciborium::Value, _>(&encode(&status, Encoding::Cbor)[..]).expect("CBOR");
+        assert!(encode(&status, Encoding::Protobuf).starts_with(b"k8s\0"));
+    });
+}
