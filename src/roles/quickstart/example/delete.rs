@@ -37,7 +37,7 @@ pub(super) fn delete(call: &Call<'_>, target: &Target, name: &str) -> Result<Val
 pub(super) fn delete_collection(call: &Call<'_>, target: &Target, list: &ListOptions) -> Result<Value, Status> {
     let options = DeleteOptions::read(call, target)?;
     let snapshot = call.api.store.list(target.resource.plural, target.namespace.as_deref(), None);
-    let snapshot = snapshot.map_err(|_| failure::expired("The resourceVersion for the provided list is too old."))?;
+    let snapshot = snapshot.map_err(|_| Status::expired("The resourceVersion for the provided list is too old."))?;
     let mut deleted: Vec<Arc<Value>> = Vec::new();
     for found in snapshot.objects.iter().filter(|found| list.selector.matches(found)) {
         match remove(call, target, object::name(found), &options) {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-mod accept;
 mod delete;
 mod discovery;
 mod failure;

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::failure::{self, FieldError};
-use super::resource::{Field, GROUP, METADATA, Resource, Shape};
+use super::failure;
+use super::resource::{Field, METADATA, Resource, Shape};
 use crate::kubeapi::Status;
 
 /// Larger objects are refused; etcd's limit, so that what works here works elsewhere.
@@ -26,7 +26,7 @@ pub(super) fn decode(resource: &Resource, body: Value) -> Result<Decoded, Status
     let kind = resource.kind;
     let unfit = |kind: &str, why: String| {
         let version = resource.version;
-        failure::bad_request(format!("{kind} in version {version:?} cannot be handled as a {}: {why}", resource.kind))
+        Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {}: {why}", resource.kind))
     };
     let Value::Object(mut fields) = body else {
         return Err(unfit(kind, format!("json: cannot unmarshal {} into Go value of type {kind}", json_type(&body))));
@@ -39,7 +39,7 @@ pub(super) fn decode(resource: &Resource, body: Value) -> Result<Decoded, Status
     let (api_version, body_kind) = (text("apiVersion")?, text("kind")?);
     if !api_version.is_empty() && api_version != resource.group_version() {
         let expected = resource.group_version();
-        return Err(failure::bad_request(format!(
+        return Err(Status::bad_request(format!(
             "the API version in the data ({api_version}) does not match the expected API version ({expected})"
         )));
     }
@@ -152,42 +152,44 @@ pub(super) fn validate(resource: &Resource, object: &Value) -> Result<(), Status
     let mut errors = Vec::new();
     let (object_name, object_namespace) = (name(object), namespace(object));
     if object_name.is_empty() {
-        errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+        errors.push(failure::required_field("metadata.name", "name or generateName is required"));
     } else if !is_dns_subdomain(object_name) {
-        errors.push(FieldError::invalid("metadata.name", object_name, NOT_A_SUBDOMAIN));
+        errors.push(failure::invalid_field("metadata.name", object_name, NOT_A_SUBDOMAIN));
     }
     if resource.namespaced && !is_dns_label(object_namespace) {
-        errors.push(FieldError::invalid("metadata.namespace", object_namespace, NOT_A_LABEL));
+        errors.push(failure::invalid_field("metadata.namespace", object_namespace, NOT_A_LABEL));
     }
     let texts = |pointer| object.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
     for (key, value) in texts("/metadata/labels") {
-        errors.extend(wrong_label_key(key).map(|why| FieldError::invalid("metadata.labels", key, why)));
+        errors.extend(wrong_label_key(key).map(|why| failure::invalid_field("metadata.labels", key, why)));
         let value = value.as_str().unwrap_or_default();
-        errors.extend(wrong_label_value(value).map(|why| FieldError::invalid("metadata.labels", value, why)));
+        errors.extend(wrong_label_value(value).map(|why| failure::invalid_field("metadata.labels", value, why)));
     }
     let mut annotations = 0;
     for (key, value) in texts("/metadata/annotations") {
         let why = wrong_label_key(&key.to_ascii_lowercase());
-        errors.extend(why.map(|why| FieldError::invalid("metadata.annotations", key, why)));
+        errors.extend(why.map(|why| failure::invalid_field("metadata.annotations", key, why)));
         annotations += key.len() + value.as_str().map_or(0, str::len);
     }
     if annotations > MAX_ANNOTATIONS_BYTES {
-        errors.push(FieldError::too_long("metadata.annotations", MAX_ANNOTATIONS_BYTES));
+        errors.push(failure::long_field("metadata.annotations", MAX_ANNOTATIONS_BYTES));
     }
     for finalizer in strings(object, "/metadata/finalizers") {
-        errors.extend(wrong_label_key(finalizer).map(|why| FieldError::invalid("metadata.finalizers", finalizer, why)));
+        errors.extend(
+            wrong_label_key(finalizer).map(|why| failure::invalid_field("metadata.finalizers", finalizer, why)),
+        );
     }
     for (field, value) in texts("/spec") {
         if value.as_str().is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
-            errors.push(FieldError::too_long(format!("spec.{field}"), MAX_TEXT_BYTES));
+            errors.push(failure::long_field(format!("spec.{field}"), MAX_TEXT_BYTES));
         }
     }
     if !errors.is_empty() {
-        return Err(failure::invalid(GROUP, resource.kind, object_name, errors));
+        return Err(failure::invalid_object(resource, object_name, errors));
     }
     let bytes = serde_json::to_vec(object).map_or(0, |bytes| bytes.len());
     if bytes > MAX_OBJECT_BYTES {
-        return Err(failure::too_large(format!("Request entity too large: limit is {MAX_OBJECT_BYTES}")));
+        return Err(Status::request_entity_too_large(format!("limit is {MAX_OBJECT_BYTES}")));
     }
     Ok(())
 }

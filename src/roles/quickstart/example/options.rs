@@ -2,25 +2,17 @@
 
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-
-use super::failure::{self, FieldError};
+use super::failure;
 use super::selector::Selector;
-use crate::kubeapi::Status;
+use crate::kubeapi::{self, Cause, Status};
 
 /// The parameters of a query string, in their order.
-pub(super) struct Query(Vec<(String, String)>);
+pub(super) struct Parameters(Vec<(String, String)>);
 
-impl Query {
-    pub(super) fn parse(query: &str) -> Query {
-        let decode = |text: &str| {
-            let text = text.replace('+', " ");
-            percent_decode_str(&text).decode_utf8_lossy().into_owned()
-        };
-        let pairs = query.split('&').filter(|pair| !pair.is_empty());
-        Query(
-            pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(k, v)| (decode(k), decode(v))).collect(),
-        )
+impl Parameters {
+    pub(super) fn parse(query: &str) -> Parameters {
+        let query = kubeapi::Query::parse(query);
+        Parameters(query.pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
     }
 
     /// The first value of `name`, or nothing.
@@ -44,7 +36,7 @@ impl Query {
             text => text
                 .parse::<i64>()
                 .map(|number| u64::try_from(number).unwrap_or(0))
-                .map_err(|_| failure::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
+                .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))),
         }
     }
 }
@@ -75,7 +67,7 @@ pub(super) enum Version {
 }
 
 impl ListOptions {
-    pub(super) fn read(query: &Query) -> Result<ListOptions, Status> {
+    pub(super) fn read(query: &Parameters) -> Result<ListOptions, Status> {
         let watch = query.flag("watch").unwrap_or(false);
         let initial_events = query.flag("sendInitialEvents");
         let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
@@ -86,7 +78,7 @@ impl ListOptions {
             return Err(failure::invalid_options("ListOptions", errors));
         }
         if !continue_token.is_empty() && !matches!(version, "" | "0") {
-            return Err(failure::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let version = match version {
             "" => Version::Latest,
@@ -118,9 +110,9 @@ fn wrong_versions(
     version: &str,
     matching: &str,
     continued: bool,
-) -> Vec<FieldError> {
+) -> Vec<Cause> {
     let mut errors = Vec::new();
-    let mut forbid = |field, why| errors.push(FieldError::forbidden(field, why));
+    let mut forbid = |field, why| errors.push(failure::forbidden_field(field, why));
     if watch {
         if initial_events.is_some() && matching != "NotOlderThan" {
             forbid("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
@@ -135,7 +127,7 @@ fn wrong_versions(
             forbid("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided");
         }
         if !matches!(matching, "" | "NotOlderThan") {
-            errors.push(FieldError::not_supported("resourceVersionMatch", matching, "NotOlderThan"));
+            errors.push(failure::unsupported_field("resourceVersionMatch", matching, &["NotOlderThan"]));
         }
     } else {
         if initial_events.is_some() {
@@ -151,7 +143,7 @@ fn wrong_versions(
             forbid("resourceVersionMatch", "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
         }
         if !matches!(matching, "" | "Exact" | "NotOlderThan") {
-            errors.push(FieldError::not_supported("resourceVersionMatch", matching, "Exact\", \"NotOlderThan"));
+            errors.push(failure::unsupported_field("resourceVersionMatch", matching, &["Exact", "NotOlderThan"]));
         }
     }
     errors
@@ -161,7 +153,7 @@ fn wrong_versions(
 pub(super) fn parse_version(text: &str) -> Result<u64, Status> {
     text.parse().map_err(|_| {
         let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
-        failure::bad_request(format!("resourceVersion: Invalid value: {text:?}: {why}"))
+        Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: {why}"))
     })
 }
 
@@ -184,25 +176,25 @@ pub(super) enum FieldValidation {
 impl WriteOptions {
     /// `kind` is `CreateOptions` or its like; `apply` says whether this is server-side apply, which must
     /// name its manager and alone may use force.
-    pub(super) fn read(query: &Query, kind: &str, user_agent: &str, apply: bool) -> Result<WriteOptions, Status> {
+    pub(super) fn read(query: &Parameters, kind: &str, user_agent: &str, apply: bool) -> Result<WriteOptions, Status> {
         let mut errors = Vec::new();
         let mut manager = query.get("fieldManager").to_owned();
         if manager.is_empty() && apply {
-            errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+            errors.push(failure::required_field("fieldManager", "is required for apply patch"));
         }
         if manager.len() > 128 {
-            errors.push(FieldError::too_long("fieldManager", 128));
+            errors.push(failure::long_field("fieldManager", 128));
         }
         let force = query.flag("force");
         if force.is_some() && !apply {
-            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+            errors.push(failure::forbidden_field("force", "may not be specified for non-apply patch"));
         }
         let validation = match query.get("fieldValidation") {
             "Ignore" => FieldValidation::Ignore,
             "" | "Warn" => FieldValidation::Warn,
             "Strict" => FieldValidation::Strict,
             other => {
-                errors.push(FieldError::not_supported("fieldValidation", other, "Ignore\", \"Strict\", \"Warn"));
+                errors.push(failure::unsupported_field("fieldValidation", other, &["Ignore", "Strict", "Warn"]));
                 FieldValidation::Warn
             }
         };
@@ -219,12 +211,12 @@ impl WriteOptions {
 }
 
 /// Whether a `dryRun` says `All`; what it may not say goes to `errors`.
-pub(super) fn dry_run<'q>(values: impl Iterator<Item = &'q str>, errors: &mut Vec<FieldError>) -> bool {
+pub(super) fn dry_run<'q>(values: impl Iterator<Item = &'q str>, errors: &mut Vec<Cause>) -> bool {
     let mut asked = false;
     for value in values {
         asked = true;
         if value != "All" {
-            errors.push(FieldError::not_supported("dryRun", value, "All"));
+            errors.push(failure::unsupported_field("dryRun", value, &["All"]));
         }
     }
     asked
@@ -235,12 +227,12 @@ mod tests {
     use super::*;
 
     fn list(query: &str) -> Result<ListOptions, Status> {
-        ListOptions::read(&Query::parse(query))
+        ListOptions::read(&Parameters::parse(query))
     }
 
     #[test]
     fn queries_are_decoded() {
-        let query = Query::parse("labelSelector=a%3Db%2Cc+in+%28d%29&watch=&x&dryRun=All&dryRun=All&follow=False");
+        let query = Parameters::parse("labelSelector=a%3Db%2Cc+in+%28d%29&watch=&x&dryRun=All&dryRun=All&follow=False");
         assert_eq!(query.get("labelSelector"), "a=b,c in (d)");
         assert_eq!((query.flag("watch"), query.flag("follow"), query.flag("none")), (Some(true), Some(false), None));
         assert_eq!(query.all("dryRun").count(), 2);
@@ -264,7 +256,7 @@ mod tests {
     #[test]
     fn the_manager_is_the_program_unless_named() {
         let read =
-            |query: &str, apply| WriteOptions::read(&Query::parse(query), "PatchOptions", "kubectl/v1.36", apply);
+            |query: &str, apply| WriteOptions::read(&Parameters::parse(query), "PatchOptions", "kubectl/v1.36", apply);
         assert_eq!(read("", false).unwrap().manager, "kubectl");
         assert_eq!(read("fieldManager=ann", true).unwrap().manager, "ann");
         let status = read("", true).err().unwrap();

@@ -39,11 +39,11 @@ impl PatchKind {
 /// `current` after the JSON patch in `body` (RFC 6902).
 pub(super) fn json_patch(current: &Value, body: &[u8]) -> Result<Value, Status> {
     let Patch(operations) =
-        serde_json::from_slice(body).map_err(|error| failure::bad_request(format!("error decoding patch: {error}")))?;
+        serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
     if operations.len() > MAX_OPERATIONS {
         let count = operations.len();
         let message = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}");
-        return Err(failure::too_large(message));
+        return Err(Status::new(413, "RequestEntityTooLarge", message));
     }
     let mut patched = current.clone();
     let mut budget = MAX_MOVED_BYTES;
@@ -58,7 +58,7 @@ pub(super) fn json_patch(current: &Value, body: &[u8]) -> Result<Value, Status> 
             depth += measure(value, &mut budget);
         }
         if budget == 0 || depth > 2 * MAX_DEPTH || operation.path().count() > MAX_DEPTH {
-            return Err(failure::too_large("Request entity too large: the JSON patch moves or nests too much"));
+            return Err(Status::request_entity_too_large("the JSON patch moves or nests too much"));
         }
         // Without undo: `patched` is thrown away when an operation fails.
         json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation))
@@ -70,7 +70,7 @@ pub(super) fn json_patch(current: &Value, body: &[u8]) -> Result<Value, Status> 
 /// `current` after the merge patch in `body` (RFC 7396).
 pub(super) fn merge_patch(current: &Value, body: &[u8]) -> Result<Value, Status> {
     let patch: Value =
-        serde_json::from_slice(body).map_err(|error| failure::bad_request(format!("error decoding patch: {error}")))?;
+        serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
     let mut patched = current.clone();
     json_patch::merge(&mut patched, &patch);
     Ok(patched)

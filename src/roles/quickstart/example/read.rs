@@ -47,11 +47,11 @@ pub(super) fn list(call: &Call<'_>, target: &Target, options: &ListOptions) -> R
     };
     let snapshot = call.api.store.list(target.resource.plural, target.namespace.as_deref(), at);
     let snapshot = snapshot.map_err(|out_of_reach| match out_of_reach {
-        OutOfReach::TooOld { .. } if page.is_some() => failure::expired(
+        OutOfReach::TooOld { .. } if page.is_some() => Status::expired(
             "The provided continue parameter is too old to display a consistent list result. You must start a new \
              list without the continue parameter.",
         ),
-        OutOfReach::TooOld { .. } => failure::expired("The resourceVersion for the provided list is too old."),
+        OutOfReach::TooOld { .. } => Status::expired("The resourceVersion for the provided list is too old."),
         OutOfReach::Future { current } => failure::from_the_future(at.unwrap_or(current), current),
     })?;
     let mut objects = snapshot.objects;
@@ -109,7 +109,7 @@ impl Page {
     }
 
     fn read(token: &str) -> Result<Page, Status> {
-        let wrong = |why: &str| failure::bad_request(format!("continue key is not valid: {why}"));
+        let wrong = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| wrong(&error.to_string()))?;
         let token: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&error.to_string()))?;
         if token["v"] != "meta.k8s.io/v1" {

@@ -4,23 +4,24 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, USER_AGENT, VARY, WARNING};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, RETRY_AFTER, USER_AGENT, VARY, WARNING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
-use super::accept::Wish;
 use super::discovery::{self, Document};
-use super::options::{ListOptions, Query};
+use super::options::{ListOptions, Parameters};
 use super::resource::{GROUP, RESOURCES, Resource};
 use super::store::Key;
+use super::view::{self, View};
 use super::watch::Watch;
 use super::write::Written;
 use super::{Api, delete, failure, read, write};
-use crate::kubeapi::Status;
-use crate::message::BodyError;
+use crate::kubeapi::{self, Encoding, Status};
+use crate::message::negotiate::Clause;
+use crate::message::{Accept, BodyError};
 use crate::process::Drain;
 
 /// kube-apiserver's limit of a request's body.
@@ -36,7 +37,7 @@ pub(super) struct Call<'c> {
     pub(super) api: &'c Api,
     pub(super) drain: &'c Drain,
     pub(super) headers: &'c HeaderMap,
-    pub(super) query: Query,
+    pub(super) query: Parameters,
     pub(super) body: Bytes,
     /// Who asks, as the front proxy says.
     pub(super) user: String,
@@ -97,39 +98,41 @@ where
         .map(|segment| percent_decode_str(segment).decode_utf8_lossy().into_owned())
         .collect();
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    let query = Query::parse(head.uri.query().unwrap_or_default());
+    let query = Parameters::parse(head.uri.query().unwrap_or_default());
     let (["apis", GROUP, version, objects @ ..], false) = (&path[..], path.len() < 4) else {
         return document(api, &head.method, &path, &head.headers);
     };
-    let Some(target) = Target::parse(version, objects) else { return refuse(&failure::no_such_path()) };
-    let Some(user) = user(&head.headers) else { return refuse(&failure::unauthorized()) };
+    let Some(target) = Target::parse(version, objects) else { return refuse(&Status::not_found(), &head.headers) };
+    let Some(user) = user(&head.headers) else { return refuse(&Status::unauthorized(), &head.headers) };
     let body = match read_bytes(body).await {
         Ok(body) => body,
-        Err(status) => return refuse(&status),
+        Err(status) => return refuse(&status, &head.headers),
     };
     let call = Call { api, drain, headers: &head.headers, query, body, user };
-    decide(&call, &target, &head.method).unwrap_or_else(|status| refuse(&status))
+    decide(&call, &target, &head.method).unwrap_or_else(|status| refuse(&status, &head.headers))
 }
 
 /// The verbs.
 fn decide(call: &Call<'_>, target: &Target, method: &Method) -> Result<Answer, Status> {
     let everywhere = target.resource.namespaced && target.namespace.is_none();
     match (method, &target.name) {
-        (&Method::GET | &Method::HEAD, Some(name)) => Ok(reply(StatusCode::OK, &read::get(call, target, name)?)),
+        (&Method::GET | &Method::HEAD, Some(name)) => {
+            Ok(reply(StatusCode::OK, &read::get(call, target, name)?, call.headers))
+        }
         (&Method::GET | &Method::HEAD, None) => {
             let options = ListOptions::read(&call.query)?;
             if options.watch && method == Method::GET {
                 return Ok(stream(read::watch(call, target, options)?));
             }
-            Ok(reply(StatusCode::OK, &read::list(call, target, &options)?))
+            Ok(reply(StatusCode::OK, &read::list(call, target, &options)?, call.headers))
         }
         (&Method::POST, None) if !everywhere => written(call, target, &write::create(call, target)?),
         (&Method::PUT, Some(name)) => written(call, target, &write::update(call, target, name)?),
         (&Method::PATCH, Some(name)) => written(call, target, &write::patch(call, target, name)?),
-        (&Method::DELETE, Some(name)) => Ok(reply(StatusCode::OK, &delete::delete(call, target, name)?)),
+        (&Method::DELETE, Some(name)) => Ok(reply(StatusCode::OK, &delete::delete(call, target, name)?, call.headers)),
         (&Method::DELETE, None) if !everywhere => {
             let options = ListOptions::read(&call.query)?;
-            Ok(reply(StatusCode::OK, &delete::delete_collection(call, target, &options)?))
+            Ok(reply(StatusCode::OK, &delete::delete_collection(call, target, &options)?, call.headers))
         }
         _ => Err(failure::method_not_allowed()),
     }
@@ -138,7 +141,7 @@ fn decide(call: &Call<'_>, target: &Target, method: &Method) -> Result<Answer, S
 /// What is not an object: health, version, discovery, OpenAPI.
 fn document(api: &Api, method: &Method, path: &[&str], headers: &HeaderMap) -> Answer {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        return refuse(&failure::method_not_allowed());
+        return refuse(&failure::method_not_allowed(), headers);
     }
     let of_version = |version: &str| RESOURCES.iter().position(|resource| resource.version == version);
     match path {
@@ -147,38 +150,34 @@ fn document(api: &Api, method: &Method, path: &[&str], headers: &HeaderMap) -> A
             answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
             answer
         }
-        ["version"] => reply(StatusCode::OK, &discovery::version()),
+        ["version"] => reply(StatusCode::OK, &discovery::version(), headers),
         ["apis"] => {
-            let aggregated = |wish: &Wish| {
-                wish.is_json()
-                    && wish.parameter("g") == "apidiscovery.k8s.io"
-                    && wish.parameter("v") == "v2"
-                    && wish.parameter("as") == "APIGroupDiscoveryList"
+            let aggregated = |wish: &Clause<'_>| {
+                wish.parameter("g") == Some("apidiscovery.k8s.io")
+                    && wish.parameter("v") == Some("v2")
+                    && wish.parameter("as") == Some("APIGroupDiscoveryList")
             };
-            // As upstream: the first wish that we can grant, and anything that is not the aggregated form is
-            // the old one, whatever its parameters.
-            match Wish::all(headers).iter().find(|wish| wish.is_json()) {
+            // As upstream: the first entry without a form that we lack, and anything else is the old form.
+            let accept = view::accept(headers);
+            let granted = |wish: &&Clause<'_>| aggregated(wish) || wish.parameter("as").is_none();
+            match view::wishes(&accept).iter().find(granted) {
                 Some(wish) if aggregated(wish) => cached(&api.discovery, discovery::AGGREGATED, headers),
-                Some(wish) if wish.parameter("as").is_empty() => reply(StatusCode::OK, &discovery::groups()),
-                _ if Wish::all(headers).iter().any(aggregated) => {
-                    cached(&api.discovery, discovery::AGGREGATED, headers)
-                }
-                _ => reply(StatusCode::OK, &discovery::groups()),
+                _ => reply(StatusCode::OK, &discovery::groups(), headers),
             }
         }
-        ["apis", GROUP] => reply(StatusCode::OK, &discovery::group()),
+        ["apis", GROUP] => reply(StatusCode::OK, &discovery::group(), headers),
         ["apis", GROUP, version] => match of_version(version) {
-            Some(at) => reply(StatusCode::OK, &discovery::resources(&RESOURCES[at])),
-            None => refuse(&failure::no_such_path()),
+            Some(at) => reply(StatusCode::OK, &discovery::resources(&RESOURCES[at]), headers),
+            None => refuse(&Status::not_found(), headers),
         },
         ["openapi", "v3"] => cached(&api.openapi_index, "application/json", headers),
         // A stale `hash` is not redirected to the current one as kube-apiserver does: behind an aggregator
         // that refuses redirects the client would see 502.
         ["openapi", "v3", "apis", GROUP, version] => match of_version(version) {
             Some(at) => cached(&api.openapi[at], "application/json", headers),
-            None => refuse(&failure::no_such_path()),
+            None => refuse(&Status::not_found(), headers),
         },
-        _ => refuse(&failure::no_such_path()),
+        _ => refuse(&Status::not_found(), headers),
     }
 }
 
@@ -198,10 +197,10 @@ where
     match tokio::time::timeout(BODY_TIMEOUT, limited.collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(failure::too_large(format!("Request entity too large: limit is {MAX_BODY_BYTES}")))
+            Err(Status::request_entity_too_large(format!("limit is {MAX_BODY_BYTES}")))
         }
-        Ok(Err(_)) => Err(failure::bad_request("the body of the request broke off")),
-        Err(_) => Err(failure::bad_request("the body of the request did not come in time")),
+        Ok(Err(_)) => Err(Status::bad_request("the body of the request broke off")),
+        Err(_) => Err(Status::bad_request("the body of the request did not come in time")),
     }
 }
 
@@ -230,16 +229,16 @@ fn read_yaml(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
 
 fn unrecognized(target: &Target, form: &str, why: &str) -> Status {
     let kind = target.resource.kind;
-    failure::bad_request(format!(
+    Status::bad_request(format!(
         "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {form} parse error: \
          {why}"
     ))
 }
 
 fn written(call: &Call<'_>, target: &Target, written: &Written) -> Result<Answer, Status> {
-    let view = super::view::View::negotiate(call.headers, &call.query, false)?;
+    let view = View::negotiate(call.headers, &call.query, false)?;
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    let mut answer = reply(code, &view.one(target.resource, &written.object));
+    let mut answer = reply(code, &view.one(target.resource, &written.object), call.headers);
     // Bounded: who sends a thousand fields that do not exist learns of the first.
     for warning in written.warnings.iter().filter(|warning| warning.len() <= 256).take(16) {
         let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
@@ -276,14 +275,23 @@ fn cached(document: &Document, content_type: &'static str, headers: &HeaderMap) 
     answer
 }
 
-/// A refusal, as JSON.
-pub(super) fn refuse(status: &Status) -> Answer {
-    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    reply(code, &failure::value(status))
+/// A refusal, in the encoding the client accepts.
+pub(super) fn refuse(status: &Status, headers: &HeaderMap) -> Answer {
+    let encoding = Accept::of(headers).encoding();
+    let mut answer = Response::new(full(kubeapi::encode(status, encoding)));
+    *answer.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer.headers_mut().insert(CONTENT_TYPE, encoding.content_type());
+    if let Some(seconds) = status.retry_after() {
+        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
 }
 
-fn reply(code: StatusCode, value: &Value) -> Answer {
-    let mut answer = Response::new(full(format!("{value}\n").into()));
+/// JSON, indented for people.
+fn reply(code: StatusCode, value: &Value, headers: &HeaderMap) -> Answer {
+    let pretty = Accept::of(headers).encoding() == Encoding::PrettyJson;
+    let text = if pretty { format!("{value:#}\n") } else { format!("{value}\n") };
+    let mut answer = Response::new(full(text.into()));
     *answer.status_mut() = code;
     answer.headers_mut().insert(CONTENT_TYPE, JSON);
     answer

@@ -63,11 +63,6 @@ impl Resource {
         format!("{GROUP}/{}", self.version)
     }
 
-    /// `greetings.example.narthex.dev`, as messages name it.
-    pub(super) fn qualified(&self) -> String {
-        format!("{}.{GROUP}", self.plural)
-    }
-
     /// `GreetingList`.
     pub(super) fn list_kind(&self) -> String {
         format!("{}List", self.kind)

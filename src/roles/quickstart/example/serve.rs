@@ -14,12 +14,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::ExampleApi;
 use super::request::{self, Answer};
-use super::{ExampleApi, failure};
+use crate::kubeapi::Status;
 use crate::message::BodyError;
 use crate::process::{Drain, Phase};
+use crate::tls::PeerCertificate;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,10 +34,8 @@ pub(super) struct FrontProxy(());
 impl FrontProxy {
     /// Judges the certificate that the TLS layer has already verified against the request-header authority.
     fn judge(certificate: Option<&[u8]>, allowed_names: &[String]) -> Option<FrontProxy> {
-        let (_, certificate) = X509Certificate::from_der(certificate?).ok()?;
-        // Go's Subject.CommonName is the last one.
-        let name = certificate.subject().iter_common_name().last()?.as_str().ok()?;
-        allowed_names.iter().any(|allowed| allowed == name).then_some(FrontProxy(()))
+        let name = PeerCertificate::parse(certificate?).ok()?.common_name?;
+        allowed_names.contains(&name).then_some(FrontProxy(()))
     }
 
     #[cfg(test)]
@@ -159,6 +158,6 @@ where
 {
     match front_proxy {
         Some(FrontProxy(())) => request::answer(&api.0, drain, request).await,
-        None => request::refuse(&failure::unauthorized()),
+        None => request::refuse(&Status::unauthorized(), request.headers()),
     }
 }

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use http::header::ACCEPT;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::accept::Wish;
-use super::failure::{self, FieldError};
+use super::failure;
 use super::object;
-use super::options::Query;
+use super::options::Parameters;
 use super::resource::Resource;
 use crate::kubeapi::Status;
+use crate::message::negotiate::{Clause, clauses};
 
 /// How the client wants to see objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +33,18 @@ pub(super) enum Include {
 
 impl View {
     /// What the `Accept` header asks for; `many` when the answer is a list. 406 when we have none of it.
-    pub(super) fn negotiate(headers: &HeaderMap, query: &Query, many: bool) -> Result<View, Status> {
+    pub(super) fn negotiate(headers: &HeaderMap, query: &Parameters, many: bool) -> Result<View, Status> {
         let partial = if many { "PartialObjectMetadataList" } else { "PartialObjectMetadata" };
-        for wish in Wish::all(headers).iter().filter(|wish| wish.is_json()) {
-            let ours = wish.parameter("g") == "meta.k8s.io" && wish.parameter("v") == "v1";
+        for wish in &wishes(&accept(headers)) {
+            let ours = wish.parameter("g") == Some("meta.k8s.io") && wish.parameter("v") == Some("v1");
             match wish.parameter("as") {
-                "" => return Ok(View::Whole),
-                "Table" if ours => return Ok(View::Table(Include::read(query)?)),
-                kind if kind == partial && ours => return Ok(View::Partial),
-                _ => {}
+                None => return Ok(View::Whole),
+                Some("Table") if ours => return Ok(View::Table(Include::read(query)?)),
+                Some(kind) if kind == partial && ours => return Ok(View::Partial),
+                Some(_) => {}
             }
         }
-        Err(failure::not_acceptable("application/json"))
+        Err(Status::not_acceptable("only the following media types are accepted: application/json"))
     }
 
     /// One object.
@@ -82,14 +83,25 @@ impl View {
     }
 }
 
+/// The whole of the `Accept` header; without one, anything goes.
+pub(super) fn accept(headers: &HeaderMap) -> String {
+    let lines: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok()).collect();
+    if lines.is_empty() { "*/*".to_owned() } else { lines.join(",") }
+}
+
+/// The entries of an `Accept` header that JSON satisfies, the preferred first.
+pub(super) fn wishes(accept: &str) -> Vec<Clause<'_>> {
+    clauses(accept).into_iter().filter(|clause| clause.covers("application", "json")).collect()
+}
+
 impl Include {
-    fn read(query: &Query) -> Result<Include, Status> {
+    fn read(query: &Parameters) -> Result<Include, Status> {
         match query.get("includeObject") {
             "None" => Ok(Include::Nothing),
             "" | "Metadata" => Ok(Include::Metadata),
             "Object" => Ok(Include::Object),
             other => {
-                let error = FieldError::not_supported("includeObject", other, "Metadata\", \"None\", \"Object");
+                let error = failure::unsupported_field("includeObject", other, &["Metadata", "None", "Object"]);
                 Err(failure::invalid_options("TableOptions", vec![error]))
             }
         }
@@ -166,14 +178,12 @@ fn human_duration(seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use http::header::ACCEPT;
-
     use super::*;
     use crate::roles::quickstart::example::resource::RESOURCES;
 
     fn view(accept: &str, many: bool) -> Result<View, u16> {
         let headers = HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
-        View::negotiate(&headers, &Query::parse(""), many).map_err(|status| status.code)
+        View::negotiate(&headers, &Parameters::parse(""), many).map_err(|status| status.code)
     }
 
     #[test]

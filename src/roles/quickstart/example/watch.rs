@@ -13,7 +13,7 @@ use super::options::{ListOptions, Version};
 use super::resource::Resource;
 use super::store::{Change, OutOfReach, Store};
 use super::view::View;
-use crate::kubeapi::Status;
+use crate::kubeapi::{Encoding, Status, encode};
 use crate::process::{Drain, Phase};
 
 /// The annotation on the bookmark that ends the initial events (KEP-3157).
@@ -187,7 +187,10 @@ impl Watch {
     }
 
     fn fail(&mut self, status: &Status) {
-        line(&mut self.pending, "ERROR", &failure::value(status));
+        let status = encode(status, Encoding::Json);
+        self.pending.extend_from_slice(b"{\"type\":\"ERROR\",\"object\":");
+        self.pending.extend_from_slice(status.trim_ascii_end());
+        self.pending.extend_from_slice(b"}\n");
         self.ended = true;
     }
 
@@ -199,7 +202,7 @@ impl Watch {
 
 fn refusal(out_of_reach: &OutOfReach, asked: u64) -> Status {
     match out_of_reach {
-        OutOfReach::TooOld { oldest } => failure::expired(format!("too old resource version: {asked} ({oldest})")),
+        OutOfReach::TooOld { oldest } => Status::expired(format!("too old resource version: {asked} ({oldest})")),
         OutOfReach::Future { current } => failure::from_the_future(asked, *current),
     }
 }

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::failure::{self, FieldError};
+use super::failure;
 use super::object;
 use super::options::{FieldValidation, WriteOptions};
 use super::ownership::Ownership;
 use super::patch::{self, PatchKind};
 use super::request::{Call, Target, read_apply, read_body};
-use super::resource::GROUP;
 use super::store::Outcome;
 use crate::kubeapi::Status;
 
@@ -28,7 +27,7 @@ pub(super) fn create(call: &Call<'_>, target: &Target) -> Result<Written, Status
     let mut wished = checked(target, read_body(call, target)?, options.validation, &mut warnings, Sender::Whole)?;
     place(target, &mut wished)?;
     if !object::metadata_text(&wished, "resourceVersion").is_empty() {
-        return Err(failure::bad_request("resourceVersion should not be set on objects to be created"));
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let prefix = object::metadata_text(&wished, "generateName").to_owned();
     let generated = object::name(&wished).is_empty() && !prefix.is_empty();
@@ -94,13 +93,13 @@ fn server_side_apply(call: &Call<'_>, target: &Target, name: &str, options: &Wri
     let resource = target.resource;
     let body = read_apply(call, target)?;
     if body.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
-        return Err(failure::bad_request("metadata.managedFields must be nil"));
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
     }
     let decoded = object::decode(resource, body)?;
     if let Some(field) = decoded.unknown.first() {
         let (namespace, version, kind) =
             (target.namespace.as_deref().unwrap_or_default(), resource.group_version(), resource.kind);
-        return Err(failure::bad_request(format!(
+        return Err(Status::bad_request(format!(
             "failed to create typed patch object ({namespace}/{name}; {version}, Kind={kind}): .{field}: field not \
              declared in schema"
         )));
@@ -156,8 +155,8 @@ fn checked(
         FieldValidation::Strict if !decoded.unknown.is_empty() => {
             let why = format!("strict decoding error: {}", fields.collect::<Vec<_>>().join(", "));
             Err(match patched {
-                Some(patched) => failure::invalid("", "", "", vec![FieldError::invalid("patch", &patched, why)]),
-                None => failure::bad_request(format!(
+                Some(patched) => Status::invalid("", "", "", vec![failure::invalid_field("patch", &patched, &why)]),
+                None => Status::bad_request(format!(
                     "{kind} in version {:?} cannot be handled as a {kind}: {why}",
                     resource.version,
                     kind = resource.kind
@@ -182,11 +181,11 @@ fn place(target: &Target, wished: &mut Value) -> Result<(), Status> {
         }
         Some(of_path) if own != of_path => {
             let why = "the namespace of the provided object does not match the namespace sent on the request";
-            return Err(failure::bad_request(why));
+            return Err(Status::bad_request(why));
         }
         None if !own.is_empty() => {
-            let error = FieldError::forbidden("metadata.namespace", "not allowed on this type");
-            return Err(failure::invalid(GROUP, target.resource.kind, object::name(wished), vec![error]));
+            let error = failure::forbidden_field("metadata.namespace", "not allowed on this type");
+            return Err(failure::invalid_object(target.resource, object::name(wished), vec![error]));
         }
         _ => {}
     }
@@ -196,7 +195,7 @@ fn place(target: &Target, wished: &mut Value) -> Result<(), Status> {
 fn right_name(wished: &Value, name: &str) -> Result<(), Status> {
     match object::name(wished) {
         own if own == name => Ok(()),
-        own => Err(failure::bad_request(format!(
+        own => Err(Status::bad_request(format!(
             "the name of the object ({own}) does not match the name on the URL ({name})"
         ))),
     }
@@ -269,8 +268,8 @@ fn successor(
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
                 fresh.iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(", ")
             );
-            let error = FieldError::forbidden("metadata.finalizers", &why);
-            return Err(failure::invalid(GROUP, resource.kind, name, vec![error]));
+            let error = failure::forbidden_field("metadata.finalizers", &why);
+            return Err(failure::invalid_object(resource, name, vec![error]));
         }
         if object::strings(&wished, "/metadata/finalizers").next().is_none() {
             return Ok(Outcome::Remove(wished));
