@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use crate::world;
 
 /// `backend DIRECTORY PORT h1|h2`
-pub fn main(arguments: &[String]) {
+pub(crate) fn main(arguments: &[String]) {
     let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2") };
     let protocols: &[&[u8]] = if protocol == "h1" { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
     let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::server_config(Path::new(directory), protocols)));

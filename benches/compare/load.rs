@@ -4,13 +4,13 @@ use std::process::Command;
 
 use crate::world::{Proxy, World};
 
-pub enum Load {
+pub(crate) enum Load {
     Http1 { connections: usize },
     Http2 { clients: usize, streams: usize },
 }
 
 /// Loads `proxy` for `seconds`; the number of answers. Panics when any answer was not a success.
-pub fn run(load: &Load, world: &World, proxy: &Proxy, path: &str, seconds: u32) -> u64 {
+pub(crate) fn run(load: &Load, world: &World, proxy: &Proxy, path: &str, seconds: u32) -> u64 {
     let url = format!("https://127.0.0.1:{}/apis/bench.narthex.dev/v1/namespaces/default/{path}", proxy.port);
     let token = format!("Authorization: Bearer {}", world.token);
     let mut command = Command::new("taskset");

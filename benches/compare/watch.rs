@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use crate::world::{self, Proxy, World};
 
 /// The clients; they leave when dropped.
-pub struct Watchers {
+pub(crate) struct Watchers {
     child: Child,
     held: usize,
 }
 
 impl Watchers {
     /// How many watches got their first event.
-    pub fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held
     }
 }
@@ -34,7 +34,7 @@ impl Drop for Watchers {
 }
 
 /// Opens `watches` clients against `proxy` and waits until each has got an event or failed.
-pub fn spawn(world: &World, proxy: &Proxy, watches: usize) -> Watchers {
+pub(crate) fn spawn(world: &World, proxy: &Proxy, watches: usize) -> Watchers {
     let mut child = Command::new("taskset")
         .args(["-c", "0"])
         .arg(std::env::current_exe().expect("our own path"))
@@ -51,7 +51,7 @@ pub fn spawn(world: &World, proxy: &Proxy, watches: usize) -> Watchers {
 }
 
 /// `watch DIRECTORY PORT COUNT TOKEN`
-pub fn main(arguments: &[String]) {
+pub(crate) fn main(arguments: &[String]) {
     let [directory, port, count, token] = arguments else { panic!("watch DIRECTORY PORT COUNT TOKEN") };
     let (port, count): (u16, usize) = (port.parse().expect("a port"), count.parse().expect("a number"));
     narthex::listen::raise_descriptor_limit();

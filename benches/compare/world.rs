@@ -16,14 +16,14 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// What is compared.
 #[derive(Clone, Copy)]
-pub enum Contender {
+pub(crate) enum Contender {
     Narthex,
     NarthexLogsAll,
     Haproxy,
 }
 
 impl Contender {
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Contender::Narthex => "narthex",
             Contender::NarthexLogsAll => "narthex, log all",
@@ -33,15 +33,15 @@ impl Contender {
 }
 
 /// A folder with all that both contenders need.
-pub struct World {
+pub(crate) struct World {
     folder: tempfile::TempDir,
     /// The bearer token of the load.
-    pub token: String,
+    pub(crate) token: String,
     backend_port: u16,
 }
 
 /// A running process; it ends when dropped.
-pub struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -51,13 +51,13 @@ impl Drop for Running {
 }
 
 /// A contender that answers on `port`.
-pub struct Proxy {
+pub(crate) struct Proxy {
     process: Running,
-    pub port: u16,
+    pub(crate) port: u16,
     log: PathBuf,
 }
 
-pub fn found(tool: &str) -> bool {
+pub(crate) fn found(tool: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file()))
         || Path::new("/usr/sbin").join(tool).is_file()
 }
@@ -67,7 +67,7 @@ fn free_port() -> u16 {
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         let world = World {
             folder: tempfile::tempdir().expect("a folder"),
             token: "bench-token-0123456789".into(),
@@ -79,7 +79,7 @@ impl World {
         world
     }
 
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         self.folder.path()
     }
 
@@ -137,7 +137,7 @@ impl World {
         self.write("registry/bench.yaml", &text);
     }
 
-    pub fn backend(&self, http1: bool) -> Running {
+    pub(crate) fn backend(&self, http1: bool) -> Running {
         let child = Command::new("taskset")
             .args(["-c", "0"])
             .arg(std::env::current_exe().expect("our own path"))
@@ -150,7 +150,7 @@ impl World {
         Running(child)
     }
 
-    pub fn start(&self, contender: Contender, backend_http1: bool) -> Proxy {
+    pub(crate) fn start(&self, contender: Contender, backend_http1: bool) -> Proxy {
         let port = free_port();
         let log = self.directory().join("proxy.log");
         let output = || Stdio::from(fs::File::create(&log).expect("a log"));
@@ -194,7 +194,7 @@ impl World {
 
 impl Proxy {
     /// User and system time of all threads so far.
-    pub fn cpu_milliseconds(&self) -> f64 {
+    pub(crate) fn cpu_milliseconds(&self) -> f64 {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).expect("the proxy runs");
         let fields: Vec<&str> = text.rsplit(") ").next().expect("a stat line").split(' ').collect();
         let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("ticks")).sum();
@@ -202,13 +202,13 @@ impl Proxy {
         ticks as f64 * 10.0
     }
 
-    pub fn resident_kilobytes(&self) -> i64 {
+    pub(crate) fn resident_kilobytes(&self) -> i64 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).expect("the proxy runs");
         let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
         line.split_whitespace().nth(1).expect("a figure").parse().expect("a number")
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
@@ -255,7 +255,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-pub fn server_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerConfig {
+pub(crate) fn server_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerConfig {
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots(directory), provider())
         .build()
         .expect("a verifier");
@@ -272,7 +272,7 @@ pub fn server_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerCon
     config
 }
 
-pub fn client_config(directory: &Path) -> rustls::ClientConfig {
+pub(crate) fn client_config(directory: &Path) -> rustls::ClientConfig {
     let mut config = rustls::ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("versions")

@@ -17,30 +17,30 @@ use tokio_rustls::server::TlsStream;
 
 use crate::world::{Pair, World};
 
-pub type Answer = Response<BoxBody<Bytes, std::io::Error>>;
+pub(crate) type Answer = Response<BoxBody<Bytes, std::io::Error>>;
 type Handler = Arc<dyn Fn(Request<Incoming>) -> futures_util::future::BoxFuture<'static, Answer> + Send + Sync>;
 
 /// A request as it reached the backend.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub method: Method,
-    pub uri: Uri,
-    pub version: Version,
-    pub headers: HeaderMap,
+pub(crate) struct Seen {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
     /// Common name of the client certificate it came with.
-    pub peer: String,
+    pub(crate) peer: String,
 }
 
 impl Seen {
     /// All values of a header.
-    pub fn all(&self, name: &str) -> Vec<String> {
+    pub(crate) fn all(&self, name: &str) -> Vec<String> {
         self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
     }
 }
 
 /// A listening backend; it stops when dropped.
-pub struct Backend {
-    pub address: SocketAddr,
+pub(crate) struct Backend {
+    pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
     connections: Arc<Mutex<usize>>,
     tasks: tokio::task::JoinHandle<()>,
@@ -48,14 +48,14 @@ pub struct Backend {
 
 /// How a backend listens.
 #[derive(Clone)]
-pub struct Settings {
-    pub protocols: Vec<&'static str>,
+pub(crate) struct Settings {
+    pub(crate) protocols: Vec<&'static str>,
     /// HTTP/2 streams on one connection.
-    pub streams: u32,
-    pub names: Vec<&'static str>,
+    pub(crate) streams: u32,
+    pub(crate) names: Vec<&'static str>,
     /// A certificate of the test's own making instead of one for `names`.
-    pub pair: Option<Pair>,
-    pub address: SocketAddr,
+    pub(crate) pair: Option<Pair>,
+    pub(crate) address: SocketAddr,
 }
 
 impl Default for Settings {
@@ -71,18 +71,18 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub fn http1() -> Settings {
+    pub(crate) fn http1() -> Settings {
         Settings { protocols: vec!["http/1.1"], ..Settings::default() }
     }
 
-    pub fn http2() -> Settings {
+    pub(crate) fn http2() -> Settings {
         Settings { protocols: vec!["h2"], ..Settings::default() }
     }
 }
 
 impl Backend {
     /// Serves `handler`; discovery and probes of `things.example.com/v1` are answered before it is asked.
-    pub async fn start<F>(
+    pub(crate) async fn start<F>(
         world: &World,
         settings: Settings,
         handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
@@ -102,7 +102,7 @@ impl Backend {
     }
 
     /// Hands every connection, its TLS handshake done, to `handler`.
-    pub async fn raw<F>(
+    pub(crate) async fn raw<F>(
         world: &World,
         settings: Settings,
         handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
@@ -148,22 +148,22 @@ impl Backend {
     }
 
     /// The requests so far, probes and discovery left out.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
 
     /// The latest request, probes and discovery left out.
-    pub fn last(&self) -> Seen {
+    pub(crate) fn last(&self) -> Seen {
         self.seen().pop().expect("a request reached the backend")
     }
 
     /// Connections so far.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         *self.connections.lock().unwrap()
     }
 
     /// Stops listening and cuts every connection.
-    pub async fn stop(mut self) -> SocketAddr {
+    pub(crate) async fn stop(mut self) -> SocketAddr {
         self.tasks.abort();
         let _ = (&mut self.tasks).await;
         self.address
@@ -242,13 +242,13 @@ fn server_config(world: &World, pair: &Pair, protocols: &[&str]) -> rustls::Serv
 }
 
 /// A JSON answer.
-pub fn json(status: u16, text: &str) -> Answer {
+pub(crate) fn json(status: u16, text: &str) -> Answer {
     let body = Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed();
     Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
 }
 
 /// An answer whose body the test writes; an error breaks it off.
-pub fn streamed(status: u16) -> (mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>, Answer) {
+pub(crate) fn streamed(status: u16) -> (mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>, Answer) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
     let body = BodyExt::boxed(StreamBody::new(stream));
@@ -256,6 +256,6 @@ pub fn streamed(status: u16) -> (mpsc::UnboundedSender<Result<Frame<Bytes>, std:
 }
 
 /// A frame of data for [`streamed`].
-pub fn data(text: &str) -> Result<Frame<Bytes>, std::io::Error> {
+pub(crate) fn data(text: &str) -> Result<Frame<Bytes>, std::io::Error> {
     Ok(Frame::data(Bytes::from(text.to_owned())))
 }

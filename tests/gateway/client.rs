@@ -14,37 +14,37 @@ use tokio_rustls::client::TlsStream;
 
 use crate::world::{Gateway, PATIENCE, Pair, World};
 
-pub type RequestBody = BoxBody<Bytes, std::io::Error>;
+pub(crate) type RequestBody = BoxBody<Bytes, std::io::Error>;
 
 /// One connection to the gateway.
 #[derive(Clone)]
-pub enum Client {
+pub(crate) enum Client {
     Http1(Arc<tokio::sync::Mutex<hyper::client::conn::http1::SendRequest<RequestBody>>>),
     Http2(hyper::client::conn::http2::SendRequest<RequestBody>),
 }
 
 /// An answer read to its end.
 #[derive(Debug)]
-pub struct Read {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: Bytes,
+pub(crate) struct Read {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
     /// Whether the body ended as it should; if not, `body` is what came before it broke.
-    pub whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl Read {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 
     /// Asserts that the answer is a `metav1.Status` of this code and reason, and gives it.
     #[track_caller]
-    pub fn refused(&self, code: u16, reason: &str) -> serde_json::Value {
+    pub(crate) fn refused(&self, code: u16, reason: &str) -> serde_json::Value {
         assert_eq!(self.status, code, "{}", self.text());
         let status = self.json();
         assert_eq!((status["kind"].as_str(), status["apiVersion"].as_str()), (Some("Status"), Some("v1")), "{status}");
@@ -55,7 +55,7 @@ impl Read {
 }
 
 /// A TLS connection to the gateway that offers `protocols`.
-pub async fn connect(
+pub(crate) async fn connect(
     world: &World,
     address: SocketAddr,
     pair: Option<&Pair>,
@@ -78,14 +78,14 @@ pub async fn connect(
 }
 
 impl Client {
-    pub async fn http1(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
+    pub(crate) async fn http1(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
         let stream = connect(world, gateway.address, pair, &["http/1.1"]).await;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection.with_upgrades());
         Client::Http1(Arc::new(tokio::sync::Mutex::new(sender)))
     }
 
-    pub async fn http2(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
+    pub(crate) async fn http2(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
         let stream = connect(world, gateway.address, pair, &["h2"]).await;
         let (sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// Sends a request whose URI is a path; the head of the answer.
-    pub async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<Incoming>, hyper::Error> {
+    pub(crate) async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<Incoming>, hyper::Error> {
         let sent = async {
             match self {
                 Client::Http1(sender) => {
@@ -117,17 +117,17 @@ impl Client {
     }
 
     /// Sends a request and reads its answer to the end.
-    pub async fn ask(&self, request: Request<RequestBody>) -> Read {
+    pub(crate) async fn ask(&self, request: Request<RequestBody>) -> Read {
         read(self.send(request).await.unwrap()).await
     }
 
-    pub async fn get(&self, path: &str) -> Read {
+    pub(crate) async fn get(&self, path: &str) -> Read {
         self.ask(get(path, &[])).await
     }
 }
 
 /// Reads an answer to its end, good or bad.
-pub async fn read(response: Response<Incoming>) -> Read {
+pub(crate) async fn read(response: Response<Incoming>) -> Read {
     let (parts, mut body) = response.into_parts();
     let mut bytes = Vec::new();
     let mut whole = true;
@@ -147,12 +147,12 @@ pub async fn read(response: Response<Incoming>) -> Read {
 }
 
 /// A GET with headers.
-pub fn get(path: &str, headers: &[(&str, &str)]) -> Request<RequestBody> {
+pub(crate) fn get(path: &str, headers: &[(&str, &str)]) -> Request<RequestBody> {
     request(Method::GET, path, headers, "")
 }
 
 /// A request with headers and a body.
-pub fn request(method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Request<RequestBody> {
+pub(crate) fn request(method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Request<RequestBody> {
     let mut builder = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         builder = builder.header(*name, *value);
@@ -166,7 +166,7 @@ pub fn request(method: Method, path: &str, headers: &[(&str, &str)], body: &str)
 }
 
 /// The next frame of data of a streaming answer; `None` at its end, an error when it broke.
-pub async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+pub(crate) async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("a frame in time")?;
     Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
 }

@@ -16,30 +16,30 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::backend::Backend;
 
 /// How long anything may take before a test gives up on it. Generous: the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The authorities of one test, kept apart as in production, and a folder for files.
-pub struct World {
-    pub folder: tempfile::TempDir,
-    pub serving: Authority,
-    pub client: Authority,
-    pub request_header: Authority,
-    pub backend: Authority,
+pub(crate) struct World {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) serving: Authority,
+    pub(crate) client: Authority,
+    pub(crate) request_header: Authority,
+    pub(crate) backend: Authority,
 }
 
 /// A certificate and its key, as rustls takes them.
 #[derive(Clone)]
-pub struct Pair(pub Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>);
+pub(crate) struct Pair(pub(crate) Arc<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>);
 
 impl Pair {
-    pub fn of(issued: &Issued) -> Pair {
+    pub(crate) fn of(issued: &Issued) -> Pair {
         let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).map(|c| c.unwrap()).collect();
         Pair(Arc::new((chain, PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap())))
     }
 }
 
 impl World {
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         let folder = tempfile::tempdir().unwrap();
         let authority = |name: &str| {
             let (authority, issued) = Authority::new(name, SystemTime::now()).unwrap();
@@ -58,12 +58,12 @@ impl World {
     }
 
     /// A path in the folder.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Writes `NAME.crt` and `NAME.key`.
-    pub fn keep(&self, name: &str, issued: &Issued) {
+    pub(crate) fn keep(&self, name: &str, issued: &Issued) {
         fs::write(self.path(&format!("{name}.crt")), &issued.certificate).unwrap();
         let key = self.path(&format!("{name}.key"));
         fs::write(&key, &issued.key).unwrap();
@@ -71,40 +71,40 @@ impl World {
     }
 
     /// A client certificate of the client authority.
-    pub fn user(&self, name: &str, groups: &[&str]) -> Pair {
+    pub(crate) fn user(&self, name: &str, groups: &[&str]) -> Pair {
         Pair::of(&self.client.issue(&CertificateRequest::client(name, groups), SystemTime::now()).unwrap())
     }
 
     /// A client certificate of the request-header authority.
-    pub fn front_proxy(&self, name: &str) -> Pair {
+    pub(crate) fn front_proxy(&self, name: &str) -> Pair {
         Pair::of(&self.request_header.issue(&CertificateRequest::client(name, &[]), SystemTime::now()).unwrap())
     }
 
     /// A serving certificate of the backend authority.
-    pub fn backend_pair(&self, names: &[&str]) -> Pair {
+    pub(crate) fn backend_pair(&self, names: &[&str]) -> Pair {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         Pair::of(&self.backend.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap())
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
     /// Writes a file of the registry directory, by rename, as tools do.
-    pub fn registry(&self, name: &str, text: &str) {
+    pub(crate) fn registry(&self, name: &str, text: &str) {
         let hidden = self.path(&format!("registry/.{name}.tmp"));
         fs::write(&hidden, text).unwrap();
         fs::rename(hidden, self.path(&format!("registry/{name}"))).unwrap();
     }
 
     /// Registers `group`/`version` with `backends` behind a Service of the group's first word.
-    pub fn register(&self, group: &str, version: &str, backends: &[&Backend]) {
+    pub(crate) fn register(&self, group: &str, version: &str, backends: &[&Backend]) {
         let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.address).collect();
         self.registry(&format!("{version}.{group}.yaml"), &self.manifests(group, version, &addresses, ""));
     }
 
     /// The documents [`World::register`] writes; `annotations` is YAML to stand below `metadata`.
-    pub fn manifests(&self, group: &str, version: &str, backends: &[SocketAddr], annotations: &str) -> String {
+    pub(crate) fn manifests(&self, group: &str, version: &str, backends: &[SocketAddr], annotations: &str) -> String {
         use base64::Engine;
         let bundle = base64::engine::general_purpose::STANDARD.encode(self.read("backend-ca.crt"));
         let service = group.split('.').next().unwrap();
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Starts the gateway with everything named on the command line, and `more`.
-    pub fn gateway(&self, more: &[&str]) -> Gateway {
+    pub(crate) fn gateway(&self, more: &[&str]) -> Gateway {
         let file = |name: &str| self.path(name).display().to_string();
         let mut arguments = vec![
             "--bind-address=127.0.0.1".to_owned(),
@@ -152,15 +152,15 @@ impl World {
 }
 
 /// A running gateway; killed when dropped, and its log shown if the test failed.
-pub struct Gateway {
+pub(crate) struct Gateway {
     child: Child,
-    pub address: SocketAddr,
-    pub admin: SocketAddr,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Gateway {
-    pub fn start(arguments: &[String]) -> Gateway {
+    pub(crate) fn start(arguments: &[String]) -> Gateway {
         let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
             .arg("gateway")
             .args(arguments)
@@ -191,13 +191,13 @@ impl Gateway {
         Gateway { child, address: address.unwrap(), admin: admin.unwrap(), log }
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());
     }
 
     /// Waits for the end of the process.
-    pub async fn ended(&mut self) -> ExitStatus {
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -208,12 +208,12 @@ impl Gateway {
         }
     }
 
-    pub fn log(&self) -> Vec<String> {
+    pub(crate) fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
 
     /// Waits until a log line holds every one of `words`.
-    pub async fn said(&self, words: &[&str]) -> String {
+    pub(crate) async fn said(&self, words: &[&str]) -> String {
         eventually(&format!("the log to say {words:?}"), async || {
             self.log().into_iter().find(|line| words.iter().all(|word| line.contains(word)))
         })
@@ -221,7 +221,7 @@ impl Gateway {
     }
 
     /// Resident memory in kB.
-    pub fn resident(&self) -> u64 {
+    pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -248,7 +248,7 @@ fn listening(line: &str, what: &str) -> Option<SocketAddr> {
 }
 
 /// Runs `look` until it finds something.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look().await {
@@ -259,6 +259,6 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
     }
 }
 
-pub fn exists(path: &Path) -> bool {
+pub(crate) fn exists(path: &Path) -> bool {
     path.exists()
 }

@@ -451,8 +451,7 @@ mod tests {
         record.service(&world.worker.metrics().service("v1.example.narthex.dev"));
         record.endpoint(&world.worker.metrics().endpoint("v1.example.narthex.dev", "10.0.0.1:443"));
         record.admitted();
-        record.connected(Some(Opening { dial: Duration::from_micros(7), tls: Duration::from_micros(8) }));
-        record.answered();
+        record.answered(Some(Opening { dial: Duration::from_micros(7), tls: Duration::from_micros(8) }));
         record.status(200);
         record.received().set(5);
         record.sent(3);

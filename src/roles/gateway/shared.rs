@@ -40,8 +40,6 @@ pub(super) struct Forwarding {
     pub(super) error_format: ErrorFormat,
     pub(super) forward_uid: bool,
     pub(super) reject_redirects: bool,
-    /// For requests no APIService sets a limit for.
-    pub(super) request_timeout: std::time::Duration,
     /// Chance that an HTTP/2 client is asked to connect anew.
     pub(super) goaway_chance: f64,
     /// Whether requests that come while we are leaving are answered 429.

@@ -148,7 +148,6 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
             error_format: config.forwarding.error_format,
             forward_uid: config.forwarding.forward_uid,
             reject_redirects: config.forwarding.reject_redirects,
-            request_timeout: config.forwarding.request_timeout,
             goaway_chance: config.serving.goaway_chance,
             send_retry_after: config.shutdown.send_retry_after,
         },
