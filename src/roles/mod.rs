@@ -30,7 +30,7 @@ pub fn main() -> ExitCode {
     };
     match command {
         Command::Quickstart(arguments) => match arguments.read(&environment) {
-            (_config, mistakes) if mistakes.problems.0.is_empty() => not_built("quickstart"),
+            (config, mistakes) if mistakes.problems.0.is_empty() => quickstart::run(&config),
             (_, mistakes) => refuse("quickstart", &mistakes),
         },
         Command::Gateway(arguments) => match check::gateway(&arguments, &environment) {
@@ -54,11 +54,6 @@ pub fn main() -> ExitCode {
 fn start_log((settings, mut mistakes): (log::Settings, Mistakes)) -> Result<(), Mistakes> {
     mistakes.problems.keep(log::install(&settings));
     if mistakes.problems.0.is_empty() { Ok(()) } else { Err(mistakes) }
-}
-
-fn not_built(role: &str) -> ExitCode {
-    eprintln!("narthex {role}: not built yet");
-    ExitCode::FAILURE
 }
 
 /// Tells all mistakes. Ends with 2 if the command line cannot be read, else with 1.

@@ -84,6 +84,29 @@ impl Running {
         })
     }
 
+    /// Waits for SIGINT or SIGTERM and ends at once: nothing behind this is worth waiting for.
+    pub fn until_interrupt(self) -> ExitCode {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::error!(%error, "no runtime for signals");
+                return ExitCode::FAILURE;
+            }
+        };
+        runtime.block_on(async {
+            match Signals::new() {
+                Ok(mut signals) => {
+                    signals.next().await;
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    tracing::error!(%error, "signals cannot be received");
+                    ExitCode::FAILURE
+                }
+            }
+        })
+    }
+
     /// Readiness goes off, new requests stop, what runs is finished, watches end, in this order.
     pub async fn end(self) {
         self.drainer.advance(Phase::Leaving);

@@ -279,7 +279,7 @@ fn say_where(
         tracing::info!(%address, "admin");
     }
     if let Some(path) = kubeconfig {
-        tracing::info!(path = %path.display(), "kubeconfig of an administrator: kubectl --kubeconfig {}", path.display());
+        tracing::info!(path = %path.display(), "kubeconfig of an administrator");
     }
     if config.behind.registry.is_none() {
         tracing::info!("no registry is given, so there is nothing behind; name a directory with --registry-dir");

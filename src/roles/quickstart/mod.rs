@@ -1,3 +1,216 @@
 //! `narthex quickstart`: everything in one process on this machine.
+//!
+//! The example API stands behind the gateway as any extension API server would: over mutual TLS,
+//! believing the front proxy and nobody else.
 
 pub mod example;
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
+
+use super::cli::{self, Command};
+use super::gateway::{self, Extra};
+use crate::config::{GatewayConfig, QuickstartConfig};
+use crate::observe::log;
+use crate::process::{Drain, Problem, Problems};
+use crate::tls::{self, KeyPair, Kind, SelfMade, Wanted};
+use example::ExampleApi;
+
+/// The Service the example stands behind; its certificate is for this name.
+const SERVICE: (&str, &str) = ("example", "example-api");
+
+/// Runs the quickstart. Ends with 0 at Ctrl-C, 1 when it could not start.
+pub(super) fn run(config: &QuickstartConfig) -> ExitCode {
+    // What it did is told on standard output; the log only says what went wrong.
+    let mut settings = config.log.clone();
+    if settings.filter.is_none() && settings.level == "info" {
+        settings.level = "warn".to_owned();
+    }
+    let level = match log::install(&settings) {
+        Ok(level) => level,
+        Err(problem) => return super::tell("quickstart", &problem.into()),
+    };
+    match start(config, level) {
+        Ok(running) => running.until_interrupt(),
+        Err(problems) => super::tell("quickstart", &problems),
+    }
+}
+
+fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<gateway::Running, Problems> {
+    let data = std::path::absolute(&config.data_dir).map_err(|error| Problem::new(config.data_dir.display(), error))?;
+    let (namespace, name) = SERVICE;
+    let certificate = || Wanted::backend("example", &[format!("{name}.{namespace}.svc")]);
+    let made = SelfMade::new(data.join("pki"), vec![Wanted::front_proxy(), certificate()]);
+    let fresh = !made.ensure(SystemTime::now())?.is_empty();
+    let store = made.store();
+
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| Problem::new("127.0.0.1", error))?;
+    let address = listener.local_addr().map_err(|error| Problem::new("127.0.0.1", error))?;
+    let serving = KeyPair::load(&store.files("example"))?;
+    let front_proxies = store.authority(Kind::RequestHeader)?;
+    serve_example(listener, server_config(&serving, &front_proxies)?)?;
+
+    let registry = data.join("registry");
+    let authority = store.authority_files(Kind::Backend).certificate;
+    write_registry(&registry, &authority, address)?;
+
+    let gateway_config = gateway_config(config, &data, &registry)?;
+    let running = gateway::start(&gateway_config, Extra { certificates: vec![certificate()] }, level)?;
+    tell(&running, &data, fresh);
+    Ok(running)
+}
+
+/// The gateway's configuration as its own command line would give it, so that every default is its default.
+fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Result<GatewayConfig, Problems> {
+    let admin = config.admin_address.map(|address| address.to_string()).unwrap_or_default();
+    let line = [
+        "narthex".to_owned(),
+        "gateway".to_owned(),
+        format!("--data-dir={}", data.display()),
+        format!("--registry-dir={}", registry.display()),
+        format!("--secure-port={}", config.secure_port),
+        format!("--admin-address={admin}"),
+    ];
+    let wrong = |message: String| Problems::from(Problem::new("quickstart", message));
+    let command = cli::parse(line).map_err(|error| wrong(error.to_string()))?;
+    let Command::Gateway(arguments) = command else { return Err(wrong("the gateway's flags were not read".into())) };
+    let (config, mistakes) = arguments.read(&|_| None);
+    if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems) }
+}
+
+/// Asks for a certificate of the request-header authority, and takes no connection without one.
+fn server_config(pair: &KeyPair, authority: &tls::Authority) -> Result<Arc<ServerConfig>, Problem> {
+    let wrong = |error: &dyn std::fmt::Display| Problem::new(pair.place(), error);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.certificate().clone()).map_err(|error| wrong(&error))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls::provider())
+        .build()
+        .map_err(|error| wrong(&error))?;
+    let mut config = ServerConfig::builder_with_provider(tls::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong(&error))?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(pair.certified().as_ref().clone())));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Runs the example on a thread of its own; it ends with the process.
+fn serve_example(listener: TcpListener, tls: Arc<ServerConfig>) -> Result<(), Problem> {
+    let wrong = |error: std::io::Error| Problem::new("the example API", error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrong)?;
+    let serve = move || {
+        // Kept, so that the example never begins to drain: Ctrl-C ends it at once.
+        let (_drainer, drain) = Drain::new();
+        let names = vec![tls::FRONT_PROXY.to_owned()];
+        if let Err(error) = runtime.block_on(example::serve(listener, tls, ExampleApi::new(), names, drain)) {
+            tracing::error!(%error, "the example API ended");
+        }
+    };
+    std::thread::Builder::new().name("example".to_owned()).spawn(serve).map(|_| ()).map_err(wrong)
+}
+
+/// Two APIServices with the one Service behind them, and where it listens this time.
+fn write_registry(directory: &Path, authority: &Path, address: SocketAddr) -> Result<(), Problem> {
+    let (namespace, name) = SERVICE;
+    let bundle = std::fs::read(authority).map_err(|error| Problem::new(authority.display(), error))?;
+    let bundle = STANDARD.encode(bundle);
+    let mut text = "# Written anew by every start of narthex quickstart.\n".to_owned();
+    for (version, priority) in [("v1", 15), ("v1alpha1", 5)] {
+        text += &format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata:\n  name: {version}.example.narthex.dev\n\
+             spec:\n  group: example.narthex.dev\n  version: {version}\n  groupPriorityMinimum: 1000\n  \
+             versionPriority: {priority}\n  service: {{namespace: {namespace}, name: {name}, port: 443}}\n  \
+             caBundle: {bundle}\n---\n"
+        );
+    }
+    text += &format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{namespace: {namespace}, name: {name}}}\n\
+         spec:\n  ports: [{{name: https, port: 443}}]\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata:\n  namespace: {namespace}\n  name: {name}-1\n  labels: {{kubernetes.io/service-name: {name}}}\n\
+         addressType: IPv4\nports: [{{name: https, port: {}}}]\nendpoints: [{{addresses: [\"{}\"]}}]\n",
+        address.port(),
+        address.ip()
+    );
+    let file = directory.join("example.yaml");
+    let write = || {
+        std::fs::create_dir_all(directory)?;
+        // By rename: whoever follows the directory never sees half of it.
+        let hidden = directory.join(".example.yaml.tmp");
+        std::fs::write(&hidden, text)?;
+        std::fs::rename(hidden, &file)
+    };
+    write().map_err(|error| Problem::new(file.display(), error))
+}
+
+/// Says what was done and what to try, in lines that can be pasted.
+fn tell(running: &gateway::Running, data: &Path, fresh: bool) {
+    let quoted = |path: std::path::PathBuf| quoted(&path.display().to_string());
+    let kubeconfig = quoted(data.join("admin.kubeconfig"));
+    let pki = |name: &str| quoted(data.join("pki").join(name));
+    let made = if fresh { "Made" } else { "Found" };
+    let mut text = format!(
+        "{made} authorities, certificates and a kubeconfig in {}\n\
+         The gateway listens on https://{}, a small example API stands behind it.\n\nTry:\n",
+        data.display(),
+        running.address()
+    );
+    for what in ["get greetings", "get doors -o wide", "explain greetings.spec"] {
+        text += &format!("  kubectl --kubeconfig {kubeconfig} {what}\n");
+    }
+    text += &format!(
+        "  curl --cacert {} --cert {} --key {} https://{}/apis/example.narthex.dev/v1/namespaces/default/greetings\n",
+        pki("serving-ca.crt"),
+        pki("admin.crt"),
+        pki("admin.key"),
+        running.address()
+    );
+    if let Some(admin) = running.admin_address() {
+        text += &format!("\nStatus page: http://{admin}/\n");
+    }
+    text += "Ctrl-C ends it.\n";
+    super::print(text.as_bytes());
+}
+
+/// A word as a POSIX shell reads it back.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_odd_characters_can_be_pasted() {
+        assert_eq!(quoted("/home/jane/.local/state/narthex"), "/home/jane/.local/state/narthex");
+        assert_eq!(quoted("/tmp/two words/it's"), r"'/tmp/two words/it'\''s'");
+    }
+
+    #[test]
+    fn the_registry_it_writes_is_right() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, issued) = tls::Authority::new("backend", SystemTime::now()).unwrap();
+        let authority = folder.path().join("ca.crt");
+        std::fs::write(&authority, issued.certificate).unwrap();
+        let directory = folder.path().join("registry");
+        write_registry(&directory, &authority, "127.0.0.1:4711".parse().unwrap()).unwrap();
+        let settings = crate::registry::Settings { dir: directory, ..Default::default() };
+        let registry = crate::registry::load(&settings).unwrap();
+        let names: Vec<_> = registry.api_services.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["v1.example.narthex.dev", "v1alpha1.example.narthex.dev"]);
+        let resolved = crate::registry::resolve(&registry.api_services[0], &registry, Default::default()).unwrap();
+        assert_eq!(resolved.server_name, "example-api.example.svc");
+        assert_eq!(resolved.endpoints[0].to_string(), "127.0.0.1:4711");
+    }
+}
