@@ -75,7 +75,6 @@ struct Open {
     service: Option<Rc<Service>>,
     endpoint: Option<Rc<Endpoint>>,
     admitted: Option<Duration>,
-    connected: Option<Duration>,
     opening: Option<Opening>,
     answered: Option<Duration>,
     status: u16,
@@ -118,7 +117,6 @@ impl Worker {
             service: None,
             endpoint: None,
             admitted: None,
-            connected: None,
             opening: None,
             answered: None,
             status: 0,
@@ -184,10 +182,8 @@ impl AccessRecord {
 
     /// The backend's headers are here; `opening` if a connection was opened for this request.
     pub fn answered(&mut self, opening: Option<Opening>) {
-        let took = self.0.lap();
-        let opened = opening.map(|opening| opening.dial + opening.tls);
-        self.0.connected = opened;
-        self.0.answered = Some(took.saturating_sub(opened.unwrap_or_default()));
+        let opened = opening.map(|opening| opening.dial + opening.tls).unwrap_or_default();
+        self.0.answered = Some(self.0.lap().saturating_sub(opened));
         self.0.opening = opening;
     }
 
@@ -327,9 +323,6 @@ impl Open {
         }
         if let Some(admitted) = self.admitted {
             line.micros("admit_us", admitted);
-        }
-        if let Some(connected) = self.connected {
-            line.micros("connect_us", connected);
         }
         if let Some(opening) = self.opening {
             line.micros("dial_us", opening.dial);
@@ -481,7 +474,7 @@ mod tests {
         {
             assert_eq!(line[key], expected, "{key} of {line}");
         }
-        for key in ["time", "admit_us", "connect_us", "headers_us", "body_us", "total_us"] {
+        for key in ["time", "admit_us", "headers_us", "body_us", "total_us"] {
             assert!(!line[key].is_null(), "{key} of {line}");
         }
     }

@@ -78,7 +78,7 @@ impl AccessLog {
                 // process is left alone.
                 while !shared.ended.load(Ordering::Acquire) {
                     thread::park();
-                    thread::sleep(GATHER);
+                    thread::park_timeout(GATHER);
                     shared.drain();
                 }
             }
@@ -133,10 +133,12 @@ impl Sink {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let first = lines.is_empty();
+        let before = lines.len();
         lines.extend_from_slice(&line);
+        let after = lines.len();
         drop(lines);
-        if first {
+        // The first line wakes the writer; half a buffer ends its gathering.
+        if before == 0 || (before < MOST_WAITING / 2 && after >= MOST_WAITING / 2) {
             self.writer.unpark();
         }
     }

@@ -195,6 +195,16 @@ impl<'r> RequestLabels<'r> {
         }
     }
 
+    /// Equality, in which two empty names are never handed to `memcmp`: glibc's reads them under an empty
+    /// mask, and where they point nowhere, as ours do, the processor takes a hundred nanoseconds for it.
+    pub(super) fn same(&self, other: &RequestLabels<'_>) -> bool {
+        (self.verb, self.scope, self.dry_run) == (other.verb, other.scope, other.dry_run)
+            && [self.group, self.version, self.resource, self.subresource]
+                .into_iter()
+                .zip([other.group, other.version, other.resource, other.subresource])
+                .all(|(one, other)| one.len() == other.len() && (one.is_empty() || one == other))
+    }
+
     /// One hash of all names; equality is still asked.
     pub(super) fn hash(&self) -> u64 {
         let small = (self.verb as u64) | (self.scope as u64) << 8 | (self.dry_run as u64) << 16;
@@ -208,12 +218,24 @@ fn mix(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95)
 }
 
+/// Reads the last words overlapping, so that no rest is copied.
 fn mix_text(hash: u64, text: &str) -> u64 {
-    let (words, rest) = text.as_bytes().as_chunks::<8>();
-    let hash = words.iter().fold(hash, |hash, word| mix(hash, u64::from_le_bytes(*word)));
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    mix(mix(hash, u64::from_le_bytes(last)), text.len() as u64)
+    let bytes = text.as_bytes();
+    let hash = mix(hash, bytes.len() as u64);
+    match (bytes, bytes.last_chunk::<8>(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (_, Some(last), ..) => {
+            let words = bytes.as_chunks::<8>().0.iter();
+            mix(words.fold(hash, |hash, word| mix(hash, u64::from_le_bytes(*word))), u64::from_le_bytes(*last))
+        }
+        (_, None, Some(first), Some(last)) => {
+            mix(hash, u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)))
+        }
+        ([first, .., last], ..) => {
+            mix(hash, u64::from(*first) << 16 | u64::from(bytes[bytes.len() / 2]) << 8 | u64::from(*last))
+        }
+        ([only], ..) => mix(hash, u64::from(*only)),
+        ([], ..) => hash,
+    }
 }
 
 label!(
@@ -365,8 +387,20 @@ mod tests {
 
     #[test]
     fn the_hash_sees_where_one_name_ends() {
-        let labels = |group, version| RequestLabels { group, version, ..RequestLabels::path(&Method::GET, "") };
-        assert_ne!(labels("ab", "c").hash(), labels("a", "bc").hash());
-        assert_ne!(labels("a", "").hash(), labels("", "a").hash());
+        fn hash(group: &str, version: &str) -> u64 {
+            RequestLabels { group, version, ..RequestLabels::path(&Method::GET, "") }.hash()
+        }
+        assert_ne!(hash("ab", "c"), hash("a", "bc"));
+        assert_ne!(hash("a", ""), hash("", "a"));
+        // Every byte counts, at every length.
+        let longest = "abcdefghijklmnopqrstuvwxyz";
+        for length in 1..longest.len() {
+            let text = &longest[..length];
+            for position in 0..length {
+                let mut other = text.to_owned();
+                other.replace_range(position..=position, "0");
+                assert_ne!(hash(text, "v1"), hash(&other, "v1"), "{text} {other}");
+            }
+        }
     }
 }

@@ -154,6 +154,11 @@ impl Metrics {
         self.certificate_expiry.set([file], not_after as f64);
     }
 
+    /// No certificate is read from `file` any more.
+    pub fn certificate_is_gone(&self, file: &str) {
+        self.certificate_expiry.forget(file);
+    }
+
     /// `source` (a file of the registry directory) holds `count` mistakes; 0 takes it off.
     pub fn registry_errors(&self, source: &str, count: usize) {
         if count == 0 {

@@ -108,7 +108,7 @@ impl WorkerMetrics {
         let series = self.series.borrow();
         while let Some(index) = next {
             let entry = &series[index as usize];
-            if entry.series.labels() == *wanted {
+            if entry.series.labels().same(wanted) {
                 return Some(Series(index));
             }
             next = entry.next;
