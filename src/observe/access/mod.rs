@@ -4,6 +4,7 @@
 //! stage says what it knows. Unless the record is written, that costs a few stores: nothing is
 //! formatted, nothing copied.
 
+mod fields;
 mod line;
 mod record;
 mod writer;

@@ -4,12 +4,11 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use http::header::{HeaderValue, USER_AGENT};
 use http::{Method, Request, Uri, Version};
 
-use super::line::Line;
 use super::{Mode, Worker};
 use crate::kubeapi::User;
 use crate::message::{Blame, Refusal};
@@ -34,7 +33,7 @@ pub enum End {
 }
 
 impl End {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             End::Complete => "complete",
             End::ClientGone => "client-gone",
@@ -59,43 +58,43 @@ pub struct Opening {
 /// One pointer wide, so that a watch's stream can carry it.
 pub struct AccessRecord(Box<Open>);
 
-struct Open {
-    worker: Rc<Worker>,
-    began: Instant,
+pub(super) struct Open {
+    pub(super) worker: Rc<Worker>,
+    pub(super) began: Instant,
     /// The end of the last phase that was told.
-    last: Instant,
-    client: SocketAddr,
-    method: Method,
-    uri: Uri,
-    version: Version,
-    agent: Option<HeaderValue>,
-    audit_id: Option<HeaderValue>,
-    user: Option<Arc<User>>,
-    counted: Option<Counted>,
-    service: Option<Rc<Service>>,
-    endpoint: Option<Rc<Endpoint>>,
-    admitted: Option<Duration>,
-    opening: Option<Opening>,
-    answered: Option<Duration>,
-    status: u16,
-    sent: u64,
-    received: Option<Rc<Cell<u64>>>,
-    retries: u32,
-    end: End,
-    refusal: Option<Refused>,
+    pub(super) last: Instant,
+    pub(super) client: SocketAddr,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    pub(super) version: Version,
+    pub(super) agent: Option<HeaderValue>,
+    pub(super) audit_id: Option<HeaderValue>,
+    pub(super) user: Option<Arc<User>>,
+    pub(super) counted: Option<Counted>,
+    pub(super) service: Option<Rc<Service>>,
+    pub(super) endpoint: Option<Rc<Endpoint>>,
+    pub(super) admitted: Option<Duration>,
+    pub(super) opening: Option<Opening>,
+    pub(super) answered: Option<Duration>,
+    pub(super) status: u16,
+    pub(super) sent: u64,
+    pub(super) received: Option<Rc<Cell<u64>>>,
+    pub(super) retries: u32,
+    pub(super) end: End,
+    pub(super) refusal: Option<Refused>,
 }
 
 #[derive(Clone, Copy)]
-struct Counted {
-    series: Series,
-    verb: Verb,
-    long_running: bool,
+pub(super) struct Counted {
+    pub(super) series: Series,
+    pub(super) verb: Verb,
+    pub(super) long_running: bool,
 }
 
-struct Refused {
-    blame: Blame,
-    reason: &'static str,
-    cause: Box<str>,
+pub(super) struct Refused {
+    pub(super) blame: Blame,
+    pub(super) reason: &'static str,
+    pub(super) cause: Box<str>,
 }
 
 impl Worker {
@@ -288,69 +287,6 @@ impl Open {
             }
         }
     }
-
-    fn write(&self, out: &mut Vec<u8>, took: Duration, body: Option<Duration>) {
-        let began = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut line = Line::begin(out, self.worker.settings.form, began);
-        if let Some(id) = &self.audit_id {
-            line.text("audit", id.as_bytes(), 64);
-        }
-        let mut client = [0; 64];
-        line.word("client", print(&mut client, format_args!("{}", self.client)));
-        if let Some(user) = &self.user {
-            line.text("user", user.name.as_bytes(), 256);
-            line.number("groups", user.groups.len() as u64);
-        }
-        if let Some(counted) = self.counted {
-            line.word("verb", counted.verb.as_str());
-        }
-        line.text("method", self.method.as_str().as_bytes(), 32);
-        line.path("path", self.uri.path(), self.uri.query(), 1024);
-        line.word(
-            "protocol",
-            match self.version {
-                Version::HTTP_2 => "h2",
-                Version::HTTP_11 => "http/1.1",
-                _ => "http/1.0",
-            },
-        );
-        line.number("status", u64::from(self.status));
-        if let Some(service) = &self.service {
-            line.text("apiservice", service.name().as_bytes(), 256);
-        }
-        if let Some(endpoint) = &self.endpoint {
-            line.text("endpoint", endpoint.address().as_bytes(), 256);
-        }
-        if let Some(admitted) = self.admitted {
-            line.micros("admit_us", admitted);
-        }
-        if let Some(opening) = self.opening {
-            line.micros("dial_us", opening.dial);
-            line.micros("tls_us", opening.tls);
-        }
-        if let Some(answered) = self.answered {
-            line.micros("headers_us", answered);
-        }
-        if let Some(body) = body {
-            line.micros("body_us", body);
-        }
-        line.micros("total_us", took);
-        line.number("in", self.received.as_ref().map_or(0, |received| received.get()));
-        line.number("out", self.sent);
-        if self.retries > 0 {
-            line.number("retries", u64::from(self.retries));
-        }
-        line.word("end", self.end.as_str());
-        if let Some(refused) = &self.refusal {
-            line.text("refused", refused.reason.as_bytes(), 64);
-            line.word("blame", refused.blame.as_str());
-            line.text("cause", refused.cause.as_bytes(), 1024);
-        }
-        if let Some(agent) = &self.agent {
-            line.text("agent", agent.as_bytes(), 256);
-        }
-        line.end();
-    }
 }
 
 impl Drop for Open {
@@ -363,15 +299,6 @@ impl Drop for Open {
             self.worker.sink.write(|out| self.write(out, took, body));
         }
     }
-}
-
-/// A short text without an allocation; what does not fit is cut.
-fn print<'b>(buffer: &'b mut [u8; 64], arguments: std::fmt::Arguments<'_>) -> &'b str {
-    use std::io::Write;
-    let mut left = &mut buffer[..];
-    let _ = left.write_fmt(arguments);
-    let unused = left.len();
-    std::str::from_utf8(&buffer[..64 - unused]).unwrap_or("")
 }
 
 #[cfg(test)]

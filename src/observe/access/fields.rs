@@ -1,0 +1,83 @@
+//! Which fields a written record has, in which order.
+
+use std::time::{Duration, SystemTime};
+
+use http::Version;
+
+use super::line::Line;
+use super::record::Open;
+
+impl Open {
+    /// Appends the record as one line. `body` is how long the answer's body took.
+    pub(super) fn write(&self, out: &mut Vec<u8>, took: Duration, body: Option<Duration>) {
+        let began = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
+        let mut line = Line::begin(out, self.worker.settings.form, began);
+        if let Some(id) = &self.audit_id {
+            line.text("audit", id.as_bytes(), 64);
+        }
+        let mut client = [0; 64];
+        line.word("client", print(&mut client, format_args!("{}", self.client)));
+        if let Some(user) = &self.user {
+            line.text("user", user.name.as_bytes(), 256);
+            line.number("groups", user.groups.len() as u64);
+        }
+        if let Some(counted) = self.counted {
+            line.word("verb", counted.verb.as_str());
+        }
+        line.text("method", self.method.as_str().as_bytes(), 32);
+        line.path("path", self.uri.path(), self.uri.query(), 1024);
+        line.word(
+            "protocol",
+            match self.version {
+                Version::HTTP_2 => "h2",
+                Version::HTTP_11 => "http/1.1",
+                _ => "http/1.0",
+            },
+        );
+        line.number("status", u64::from(self.status));
+        if let Some(service) = &self.service {
+            line.text("apiservice", service.name().as_bytes(), 256);
+        }
+        if let Some(endpoint) = &self.endpoint {
+            line.text("endpoint", endpoint.address().as_bytes(), 256);
+        }
+        if let Some(admitted) = self.admitted {
+            line.micros("admit_us", admitted);
+        }
+        if let Some(opening) = self.opening {
+            line.micros("dial_us", opening.dial);
+            line.micros("tls_us", opening.tls);
+        }
+        if let Some(answered) = self.answered {
+            line.micros("headers_us", answered);
+        }
+        if let Some(body) = body {
+            line.micros("body_us", body);
+        }
+        line.micros("total_us", took);
+        line.number("in", self.received.as_ref().map_or(0, |received| received.get()));
+        line.number("out", self.sent);
+        if self.retries > 0 {
+            line.number("retries", u64::from(self.retries));
+        }
+        line.word("end", self.end.as_str());
+        if let Some(refused) = &self.refusal {
+            line.text("refused", refused.reason.as_bytes(), 64);
+            line.word("blame", refused.blame.as_str());
+            line.text("cause", refused.cause.as_bytes(), 1024);
+        }
+        if let Some(agent) = &self.agent {
+            line.text("agent", agent.as_bytes(), 256);
+        }
+        line.end();
+    }
+}
+
+/// A short text without an allocation; what does not fit is cut.
+fn print<'b>(buffer: &'b mut [u8; 64], arguments: std::fmt::Arguments<'_>) -> &'b str {
+    use std::io::Write;
+    let mut left = &mut buffer[..];
+    let _ = left.write_fmt(arguments);
+    let unused = left.len();
+    std::str::from_utf8(&buffer[..64 - unused]).unwrap_or("")
+}
