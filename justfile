@@ -24,7 +24,7 @@ quickstart *ARGS:
 
 # The load comparison with HAProxy
 bench *ARGS:
-    benches/run {{ARGS}}
+    cargo bench --locked --bench compare -- {{ARGS}}
 
 # Everything that must pass before a change goes in
 ci:

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use http_body_util::BodyExt;
+use hyper::StatusCode;
 use rustix::process::Signal;
 
 use super::Trial;
-use crate::world::{Extension, Gateway, World, eventually};
+use crate::world::{Door, Extension, Gateway, Identity, NOT_LET_IN, World, eventually, runtime};
 
 pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("a backend that was killed is 503, and works again when it is back", backend_restart),
@@ -51,34 +53,81 @@ fn backend_restart(world: &World) {
 fn end_under_load(world: &World) {
     let directory = world.scratch("end-under-load");
     let mut gateway = Gateway::start(&world.cluster, &world.extension, &directory, "narthex-that-ends");
-    let jane = world.cluster.jane();
-    let door = gateway.door.clone();
-    let (answered, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let load = Load { answered: AtomicUsize::new(0), ending: AtomicBool::new(false) };
+    let (door, jane) = (gateway.door.clone(), world.cluster.jane());
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..4)
-            .map(|_| {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        match door.get(Some(jane), FLUNDERS) {
-                            Ok(answer) => {
-                                assert_eq!(answer.status, 200, "{}", answer.text());
-                                answered.fetch_add(1, Ordering::Relaxed);
-                            }
-                            // The door is shut: nothing of ours was inside.
-                            Err(error) if error.contains("Connection refused") => break,
-                            Err(error) => panic!("a request that was let in got no answer: {error}"),
-                        }
-                    }
-                })
-            })
-            .collect();
-        eventually("load", || if answered.load(Ordering::Relaxed) > 50 { Ok(()) } else { Err("little".to_owned()) });
+        let mut workers = Vec::new();
+        for _ in 0..3 {
+            workers.push(scope.spawn(|| load.on_new_connections(&door, jane)));
+            workers.push(scope.spawn(|| runtime().block_on(load.on_one_connection(&door, jane))));
+        }
+        workers.push(scope.spawn(|| runtime().block_on(load.watch(&door, jane))));
+        eventually("load", || {
+            if load.answered.load(Ordering::Relaxed) > 200 { Ok(()) } else { Err("not yet".to_owned()) }
+        });
+        load.ending.store(true, Ordering::Relaxed);
         gateway.process.signal(Signal::TERM);
         let status = gateway.process.wait();
-        stop.store(true, Ordering::Relaxed);
         for worker in workers {
             worker.join().unwrap();
         }
         assert!(status.success(), "{status}");
     });
+}
+
+/// Requests without end, until narthex lets nobody in any more.
+struct Load {
+    answered: AtomicUsize,
+    ending: AtomicBool,
+}
+
+impl Load {
+    fn on_new_connections(&self, door: &Door, who: &Identity) {
+        loop {
+            match door.get(Some(who), FLUNDERS) {
+                Ok(answer) => self.count(answer.status, &answer.text()),
+                Err(error) if error.starts_with(NOT_LET_IN) && self.ending.load(Ordering::Relaxed) => break,
+                Err(error) => panic!("a request that was let in got no answer: {error}"),
+            }
+        }
+    }
+
+    async fn on_one_connection(&self, door: &Door, who: &Identity) {
+        let mut connection = door.multiplexed(who).await;
+        loop {
+            match connection.get(FLUNDERS).await {
+                Ok(response) => {
+                    let status = response.status();
+                    let body = response.into_body().collect().await.expect("an answer that began also ends").to_bytes();
+                    self.count(status, &String::from_utf8_lossy(&body));
+                }
+                // GOAWAY: the request provably was not begun.
+                Err(error) if self.ending.load(Ordering::Relaxed) && was_not_begun(&error) => break,
+                Err(error) => panic!("a request on an open connection got no answer: {error:?}"),
+            }
+        }
+    }
+
+    /// A watch that was open must end, and as one whose time is up: cleanly.
+    async fn watch(&self, door: &Door, who: &Identity) {
+        let mut connection = door.multiplexed(who).await;
+        let response = connection.get(&format!("{FLUNDERS}?watch=1")).await.expect("a watch opens");
+        assert_eq!(response.status(), 200);
+        response.into_body().collect().await.expect("the watch ends cleanly");
+        assert!(self.ending.load(Ordering::Relaxed), "the watch ended before narthex did");
+    }
+
+    fn count(&self, status: StatusCode, text: &str) {
+        assert_eq!(status, 200, "{text}");
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn was_not_begun(error: &hyper::Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+    let refused = source.is_some_and(|error| {
+        error.reason() == Some(h2::Reason::REFUSED_STREAM)
+            || (error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR))
+    });
+    refused || error.is_canceled() || error.is_closed()
 }

@@ -30,6 +30,9 @@ pub(crate) struct Door {
     pub(crate) authority: std::path::PathBuf,
 }
 
+/// How an error begins when TCP or TLS failed, before anything was asked.
+pub(crate) const NOT_LET_IN: &str = "not let in: ";
+
 /// A whole answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -58,7 +61,8 @@ impl Door {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// One request on a connection of its own; errors are words, for [`super::eventually`].
+    /// One request on a connection of its own; errors are words, for [`super::eventually`]. They begin
+    /// with [`NOT_LET_IN`] when the request was never sent.
     pub(crate) fn send(
         &self,
         who: Option<&Identity>,
@@ -74,7 +78,7 @@ impl Door {
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body))).map_err(|error| error.to_string())?;
         let exchange = async {
-            let stream = self.connect(who, b"http/1.1").await?;
+            let stream = self.connect(who, b"http/1.1").await.map_err(|error| format!("{NOT_LET_IN}{error}"))?;
             let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(words)?;
             tokio::spawn(connection);
             let response = sender.send_request(request).await.map_err(words)?;

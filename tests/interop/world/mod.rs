@@ -16,7 +16,7 @@ pub(crate) use certificates::Identity;
 pub(crate) use cluster::Cluster;
 pub(crate) use extension::Extension;
 pub(crate) use gateway::Gateway;
-pub(crate) use http::{Door, runtime};
+pub(crate) use http::{Door, NOT_LET_IN, runtime};
 pub(crate) use kubectl::Kubectl;
 pub(crate) use process::eventually;
 pub(crate) use session::{Session, Step};
