@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::long_running::LongRunning;
 use super::snapshot::Settings;
-use super::{names, quantity};
+use super::names;
+use crate::kubeapi::duration;
 use crate::process::{Problem, Problems};
 use crate::tls::PairFiles;
 
@@ -139,7 +140,8 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
             ours.server_name = Some(value.to_owned());
         }
         "request-timeout" => {
-            ours.request_timeout = quantity::duration(value)
+            ours.request_timeout = duration::parse(value)
+                .ok()
                 .filter(|all| *all <= LONGEST)
                 .ok_or_else(|| format!("{value:?} is no duration such as 30s or 1m30s (0 for none, at most 24h)"))?;
         }
@@ -157,7 +159,7 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
         }
         "max-request-bytes" => {
             ours.max_request_bytes = Some(
-                quantity::bytes(value)
+                bytes(value)
                     .ok_or_else(|| format!("{value:?} is no number of bytes such as 1048576 or 1Mi"))?,
             );
         }
@@ -190,7 +192,8 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
 }
 
 fn wait(value: &str) -> Result<Duration, String> {
-    quantity::duration(value)
+    duration::parse(value)
+        .ok()
         .filter(|all| !all.is_zero() && *all <= LONGEST)
         .ok_or_else(|| format!("{value:?} is no duration such as 500ms or 1m30s, above 0 and at most 24h"))
 }
@@ -201,6 +204,25 @@ fn threshold(value: &str) -> Result<u32, String> {
         .ok()
         .filter(|n| (1..=1000).contains(n))
         .ok_or_else(|| format!("{value:?} is no whole number from 1 to 1000"))
+}
+
+/// A size in bytes: a whole number, with `k`, `M`, `G` (1000s) or `Ki`, `Mi`, `Gi` (1024s) after it or not.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor: u64 = match &text[digits.len()..] {
+        "" => 1,
+        "k" => 1000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// The pair named `path` below `dir`. Whether it is there and good is judged when it is loaded.
@@ -324,6 +346,16 @@ mod tests {
             all.contains("metadata.annotations[narthex.dev/zzz]: unknown annotation\n")
                 || all.ends_with("unknown annotation")
         );
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes("0"), Some(0));
+        assert_eq!(bytes("3Mi"), Some(3 << 20));
+        assert_eq!(bytes("5k"), Some(5000));
+        for wrong in ["", "Mi", "-1", "1.5Mi", "1 Mi", "1T", "99999999999999999999", "99999999999999Gi"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct Directory {
     settings: Settings,
     state: LastGood,
     follower: Follower,
+    /// What deserved a second look at the start.
+    warnings: Vec<Problem>,
 }
 
 impl Directory {
@@ -22,11 +24,12 @@ impl Directory {
         let mut state = LastGood::new(settings.clone());
         let mut registry = state.update(Scan::of(&settings.dir));
         let registry = std::mem::take(&mut registry.problems).or(registry)?;
-        Ok((Directory { settings, state, follower }, registry))
+        Ok((Directory { settings, state, follower, warnings: registry.warnings.clone() }, registry))
     }
 
     /// Publishes what changes until the process ends. `mistake` hears of each new problem once.
     pub async fn follow(mut self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
+        warn_of_new(&self.warnings, &[]);
         let mut known = (0, Problems::default());
         loop {
             tokio::select! {
@@ -44,9 +47,17 @@ impl Directory {
             if registry.version != known.0 {
                 tracing::info!(api_services = registry.api_services.len(), "registry changed");
             }
+            warn_of_new(&registry.warnings, &self.warnings);
+            self.warnings.clone_from(&registry.warnings);
             known = (registry.version, registry.problems.clone());
             publisher.publish(Arc::new(registry));
         }
+    }
+}
+
+fn warn_of_new(warnings: &[Problem], known: &[Problem]) {
+    for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
+        tracing::warn!("registry: {warning}");
     }
 }
 

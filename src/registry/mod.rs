@@ -13,12 +13,10 @@ mod last_good;
 mod long_running;
 mod manifest;
 mod names;
-mod quantity;
 mod resolve;
 mod scan;
 mod service;
 pub(crate) mod snapshot;
-mod version;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
 pub use api_service::{ApiService, Backend, ServiceReference, UrlBackend};

@@ -10,6 +10,7 @@ use super::endpoints::EndpointSlice;
 use super::last_good::LastGood;
 use super::scan::Scan;
 use super::service::{Service, ServiceType};
+use crate::kubeapi::compare_kube_aware;
 use crate::process::{Problem, Problems};
 
 /// Where the registry is, and what it may say.
@@ -141,7 +142,7 @@ fn sort(all: &mut [(String, Arc<ApiService>)]) {
         groups[&a.group]
             .cmp(&groups[&b.group])
             .then_with(|| b.version_priority.cmp(&a.version_priority))
-            .then_with(|| super::version::compare_kube_aware(&a.version, &b.version).reverse())
+            .then_with(|| compare_kube_aware(&b.version, &a.version))
     });
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::availability::{Availability, Board, Condition};
-use crate::kubeapi::{Cause, Details, Status};
+use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::process::{Drain, Phase, Published, Publisher};
 use crate::registry::{ApiService, Backend, Registry, Resolved, Rules, Unavailable, resolve};
@@ -125,30 +125,19 @@ impl Route {
         self.inflight.enter(self.api_service.settings.max_inflight).ok_or_else(|| {
             let name = &self.api_service.name;
             let message = format!("too many requests for aggregated API {name} are under way, please try again later");
-            let details = Details { retry_after_seconds: 1, ..Details::default() };
-            let status = Status { code: 429, reason: "TooManyRequests", message, details: Some(Box::new(details)) };
+            let status = Status::too_many_requests(message, 1);
             Refusal::new(Blame::Gateway, status).because(format_args!("max-inflight of {name} reached"))
         })
     }
 
     fn unavailable(&self, reason: &str, message: &str, detail: &str) -> Refusal {
         let name = &self.api_service.name;
-        let details = Details {
-            name: name.clone(),
-            group: "apiregistration.k8s.io".to_owned(),
-            kind: "apiservices".to_owned(),
-            causes: vec![Cause { reason: reason.to_owned(), message: message.to_owned(), field: String::new() }],
-            retry_after_seconds: RETRY_AFTER,
-            ..Details::default()
-        };
-        let status = Status {
-            code: 503,
-            reason: "ServiceUnavailable",
-            message: format!(
-                "the server is currently unable to handle the request (aggregated API {name}: {reason}: {message})"
-            ),
-            details: Some(Box::new(details)),
-        };
+        let text =
+            format!("the server is currently unable to handle the request (aggregated API {name}: {reason}: {message})");
+        let status = Status::service_unavailable(text)
+            .about("apiregistration.k8s.io", "apiservices", name)
+            .with_cause(reason, message)
+            .with_retry_after(RETRY_AFTER);
         Refusal::new(Blame::Backend, status).because(if detail.is_empty() { message } else { detail })
     }
 }

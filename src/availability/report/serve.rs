@@ -90,14 +90,8 @@ impl Reports {
             _ if yaml => refuse(Status::not_acceptable("a watch is answered in application/json only")),
             _ => {
                 let wish = wish(info, query, shape, &view).map_err(|status| Refusal::new(Blame::Client, status))?;
-                let mut response =
-                    respond("application/json", Body::stream(Watch::new(self.view.clone(), self.drain.clone(), wish)));
-                if let Shape::Table(_) = shape {
-                    response
-                        .headers_mut()
-                        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json;as=Table;v=v1;g=meta.k8s.io"));
-                }
-                Ok(response)
+                let watch = Watch::new(self.view.clone(), self.drain.clone(), wish);
+                Ok(respond("application/json", Body::stream(watch)))
             }
         }
     }
