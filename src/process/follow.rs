@@ -213,15 +213,20 @@ fn look(path: &Path, known: &Fingerprint, found: &mut Fingerprint) {
 
 fn walk(directory: &Path, depth: usize, known: &Fingerprint, found: &mut Fingerprint) {
     let Ok(entries) = fs::read_dir(directory) else { return };
-    for entry in entries.flatten().filter(|entry| !is_passing(&entry.file_name())) {
-        let path = entry.path();
-        // `metadata` follows links: the files of a mounted ConfigMap are links into `..data`.
+    for entry in entries.flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        // `metadata` follows links: the files of a mounted ConfigMap are links into `..data`. A directory may
+        // well be named like an editor's temporary file (`2026`).
         match fs::metadata(&path) {
-            Ok(data) if data.is_dir() && depth > 0 => walk(&path, depth - 1, known, found),
-            Ok(data) if data.is_file() => look(&path, known, found),
+            Ok(data) if data.is_dir() && depth > 0 && !is_hidden(&name) => walk(&path, depth - 1, known, found),
+            Ok(data) if data.is_file() && !is_passing(&name) => look(&path, known, found),
             _ => {}
         }
     }
+}
+
+fn is_hidden(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".")
 }
 
 /// Whether a file name is hidden (`..data`, `.x.swp`) or an editor's temporary one (`x~`, `#x#`, `4913`).
@@ -322,12 +327,12 @@ mod tests {
     async fn a_directory_is_followed_with_all_below_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut follower = Follower::directory(dir.path());
-        fs::create_dir(dir.path().join("below")).unwrap();
-        fs::write(dir.path().join("below/a.yaml"), "one").unwrap();
+        fs::create_dir(dir.path().join("2026")).unwrap();
+        fs::write(dir.path().join("2026/a.yaml"), "one").unwrap();
         changes(&mut follower).await;
-        fs::write(dir.path().join("below/a.yaml"), "two").unwrap();
+        fs::write(dir.path().join("2026/a.yaml"), "two").unwrap();
         changes(&mut follower).await;
-        fs::remove_file(dir.path().join("below/a.yaml")).unwrap();
+        fs::remove_file(dir.path().join("2026/a.yaml")).unwrap();
         changes(&mut follower).await;
     }
 

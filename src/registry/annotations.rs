@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::long_running::LongRunning;
-use super::snapshot::Settings;
 use super::names;
+use super::snapshot::Settings;
 use crate::kubeapi::duration;
 use crate::process::{Problem, Problems};
 use crate::tls::PairFiles;
@@ -158,10 +158,8 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
             ours.max_inflight = value.parse().map_err(|_| format!("{value:?} is no whole number (0 for no limit)"))?;
         }
         "max-request-bytes" => {
-            ours.max_request_bytes = Some(
-                bytes(value)
-                    .ok_or_else(|| format!("{value:?} is no number of bytes such as 1048576 or 1Mi"))?,
-            );
+            ours.max_request_bytes =
+                Some(bytes(value).ok_or_else(|| format!("{value:?} is no number of bytes such as 1048576 or 1Mi"))?);
         }
         "long-running" => ours.long_running = LongRunning::parse(value)?,
         "upgrade-protocols" => ours.upgrade_protocols = UpgradeProtocols::parse(value),

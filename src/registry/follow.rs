@@ -30,7 +30,7 @@ impl Directory {
     /// Publishes what changes until the process ends. `mistake` hears of each new problem once.
     pub async fn follow(mut self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
         warn_of_new(&self.warnings, &[]);
-        let mut known = (0, Problems::default());
+        let mut known = (self.state.version, Problems::default());
         loop {
             tokio::select! {
                 () = self.follower.changed() => {}

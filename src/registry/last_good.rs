@@ -19,7 +19,7 @@ use crate::process::{Problem, Problems};
 pub(super) struct LastGood {
     settings: Settings,
     objects: BTreeMap<Key, Known>,
-    version: u64,
+    pub(super) version: u64,
 }
 
 /// Kind, namespace, name.

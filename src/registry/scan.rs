@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::process::Problem;
+use crate::process::{Problem, is_passing};
 
 /// The manifests of a directory, in the order of their paths.
 pub(super) struct Scan {
@@ -107,7 +107,9 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
         }
         match fs::metadata(&path) {
             Ok(found) if found.is_dir() => descend(&path, depth + 1, seen, entries),
-            Ok(found) if found.is_file() => entries.push(Entry { path, found: Ok(found) }),
+            Ok(found) if found.is_file() && !path.file_name().is_some_and(is_passing) => {
+                entries.push(Entry { path, found: Ok(found) });
+            }
             Ok(_) => {}
             // Gone between listing and looking is gone; a manifest that leads nowhere is a mistake.
             Err(_) if !is_manifest(&path) || path.symlink_metadata().is_err() => {}

@@ -202,4 +202,16 @@ pub(crate) mod tests {
         assert!(warnings[1].contains("spec.caBundle: none given"));
         assert!(warnings[2].contains("an ExternalName without verification"));
     }
+
+    #[test]
+    fn the_sample_is_right() {
+        let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/registry");
+        let registry = load(&Settings { dir, ..Settings::default() }).unwrap_or_else(|problems| panic!("{problems}"));
+        let names: Vec<&str> = registry.api_services.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["v1alpha1.wardle.example.com", "v1beta1.metrics.k8s.io"]);
+        for one in &registry.api_services {
+            assert!(crate::registry::resolve(one, &registry, Default::default()).is_ok(), "{}", one.name);
+        }
+        assert!(registry.warnings.iter().all(|warning| warning.field == "spec.caBundle"), "{:?}", registry.warnings);
+    }
 }

@@ -132,8 +132,9 @@ impl Route {
 
     fn unavailable(&self, reason: &str, message: &str, detail: &str) -> Refusal {
         let name = &self.api_service.name;
-        let text =
-            format!("the server is currently unable to handle the request (aggregated API {name}: {reason}: {message})");
+        let text = format!(
+            "the server is currently unable to handle the request (aggregated API {name}: {reason}: {message})"
+        );
         let status = Status::service_unavailable(text)
             .about("apiregistration.k8s.io", "apiservices", name)
             .with_cause(reason, message)
