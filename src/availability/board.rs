@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use super::condition::{Condition, ConditionStatus};
 
-/// The availability of one APIService. It lasts as long as the APIService has its name, whatever else about
-/// it changes.
+/// The availability of one APIService: for ever the same one for the same name, whatever else about the
+/// APIService changes.
 pub struct Availability {
     refused: AtomicBool,
     condition: ArcSwap<Condition>,
@@ -72,9 +72,10 @@ impl Board {
         self.0.changes.send_modify(|version| *version += 1);
     }
 
-    /// Forgets all whose name is not wanted.
-    pub(super) fn retain(&self, wanted: impl Fn(&str) -> bool) {
-        self.0.by_name.lock().retain(|name, _| wanted(name));
+    /// Forgets what is known about `name`. The place on the board stays: a route may hold it already for an
+    /// APIService that came back under the same name.
+    pub(super) fn forget(&self, name: &str) {
+        self.put(name, &Condition::unknown(SystemTime::now()));
     }
 }
 
@@ -93,7 +94,7 @@ mod tests {
         assert!(!one.is_available() && *one.condition() == refused);
         assert!(changes.has_changed().unwrap());
         assert!(Arc::ptr_eq(&one, &board.of("v1.a.io")));
-        board.retain(|_| false);
-        assert!(board.of("v1.a.io").is_available());
+        board.forget("v1.a.io");
+        assert!(one.is_available() && Arc::ptr_eq(&one, &board.of("v1.a.io")));
     }
 }

@@ -52,8 +52,10 @@ pub trait Witness {
 
 /// How many endpoints are asked before a backend counts as not answering.
 const TRIES: usize = 3;
-/// While a backend is away it is asked again this soon at first, then twice as long after each time.
+/// While a backend is away it is asked again this soon at first, then twice as long after each time,
 const SOON: Duration = Duration::from_secs(1);
+/// up to this long, or its probe interval if that is shorter: whoever waits for it should not wait long.
+const SELDOM: Duration = Duration::from_secs(5);
 
 impl ProbeFailure {
     /// The backend answered with this status.
@@ -105,11 +107,11 @@ pub async fn run(
             let stays = now.api_service(name).is_some();
             if !stays {
                 subject.watch.abort();
+                board.forget(name);
                 witness.forgotten(name);
             }
             stays
         });
-        board.retain(|name| now.api_service(name).is_some());
         for api_service in &now.api_services {
             let place = resolve(api_service, &now, rules);
             let known = subjects.get(&api_service.name);
@@ -236,7 +238,7 @@ async fn ask<W: Witness>(
         let away = matches!(judges.hear(&api_service, &judge, finding), (ConditionStatus::False, _));
         // One that is away is looked for more often, so that it is found soon after it came back.
         let wait = if away { pause } else { interval };
-        pause = if away { (pause * 2).min(interval) } else { SOON.min(interval) };
+        pause = if away { (pause * 2).min(SELDOM) } else { SOON }.min(interval);
         sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
     }
 }

@@ -132,6 +132,17 @@ impl LastGood {
             }
             Some(_) => {}
         }
+        let before = problems.0.len();
+        unknown_fields(&document, problems);
+        if problems.0.len() > before {
+            // Judged all the same, so that all mistakes are named at once.
+            self.read(document, modified, problems);
+            return None;
+        }
+        self.read(document, modified, problems)
+    }
+
+    fn read(&self, document: Document, modified: SystemTime, problems: &mut Problems) -> Option<Object> {
         match document.kind.as_str() {
             "APIService" => ApiService::read(document, modified, &self.settings, problems).map(Object::api_service),
             "Service" => Service::read(document, problems).map(|one| Object::Service(Arc::new(one))),
@@ -154,6 +165,46 @@ impl LastGood {
             _ => (new.place, other.place.clone()),
         };
         problems.0.push(Problem::field(twice, "metadata.name", format_args!("the same object is already in {first}")));
+    }
+}
+
+/// A field with a slip in its name would be ignored in silence; further down only APIServices are read that
+/// strictly.
+fn unknown_fields(document: &Document, problems: &mut Problems) {
+    const METADATA: [&str; 15] = [
+        "annotations",
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "labels",
+        "managedFields",
+        "name",
+        "namespace",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    ];
+    let own: &[&str] = match document.kind.as_str() {
+        "EndpointSlice" => &["apiVersion", "kind", "metadata", "addressType", "endpoints", "ports"],
+        "Endpoints" => &["apiVersion", "kind", "metadata", "subsets"],
+        _ => &["apiVersion", "kind", "metadata", "spec", "status"],
+    };
+    for (path, value, known) in
+        [("", Some(&document.value), own), ("metadata.", document.value.get("metadata"), &METADATA)]
+    {
+        let fields = value.and_then(serde_json::Value::as_object).into_iter().flat_map(|fields| fields.keys());
+        for field in fields.filter(|field| !known.contains(&field.as_str())) {
+            let near = nearest(field, known).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
+            problems.0.push(Problem::field(
+                &document.place,
+                format_args!("{path}{field}"),
+                format_args!("unknown field{near}"),
+            ));
+        }
     }
 }
 
@@ -275,6 +326,42 @@ mod tests {
         assert_eq!(problems[1], "f.yaml, document 2: kind: required");
         assert!(problems[2].contains("did you mean APIService?"), "{problems:#?}");
         assert!(problems[3].contains("apiVersion: APIService is read as apiregistration.k8s.io/v1"), "{problems:#?}");
+    }
+
+    #[test]
+    fn slips_in_field_names_are_found() {
+        let mut state = LastGood::new(Settings::default());
+        let text = local("v1.a.io", "0").replace("metadata: {", "metadata: {anotations: {}, ")
+            + "kind: Service\napiVersion: v1\nmetadata: {name: a}\nsepc: {}\n";
+        let problems = state.update(Scan::fixed(&[("f", &text)])).problems.to_string();
+        assert!(problems.contains("metadata.anotations: unknown field, did you mean annotations?"), "{problems}");
+        assert!(problems.contains("spec.groupPriorityMinimum: 0 is out of range"), "{problems}");
+        assert!(problems.contains("Service \"a\": sepc: unknown field, did you mean spec?"), "{problems}");
+    }
+
+    #[test]
+    fn a_client_certificate_that_is_replaced_is_another_api_service() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut state = LastGood::new(Settings { dir: dir.path().to_owned(), ..Settings::default() });
+        let text = local("v1.a.io", "1")
+            .replace("metadata: {", "metadata: {annotations: {narthex.dev/client-certificate: pairs/a}, ");
+        std::fs::create_dir(dir.path().join("pairs")).unwrap();
+        let problems = state.update(Scan::fixed(&[("f", &text)])).problems;
+        assert!(problems.to_string().contains("metadata.annotations[narthex.dev/client-certificate]: "), "{problems}");
+        let renew = || {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+            std::fs::write(dir.path().join("pairs/a.crt"), certificate.pem()).unwrap();
+            std::fs::write(dir.path().join("pairs/a.key"), key.serialize_pem()).unwrap();
+        };
+        renew();
+        let one = state.update(Scan::fixed(&[("f", &text)]));
+        assert_eq!(one.problems.to_string(), "");
+        let same = state.update(Scan::fixed(&[("f", &text)]));
+        assert!(Arc::ptr_eq(&one.api_services[0], &same.api_services[0]));
+        renew();
+        let other = state.update(Scan::fixed(&[("f", &text)]));
+        assert!(!Arc::ptr_eq(&one.api_services[0], &other.api_services[0]));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The manifests as they are written: only the fields we read, under their Kubernetes names.
 //!
-//! APIServices are read strictly (an unknown field is a mistake that would be silent otherwise); Services
-//! and endpoints have many fields that concern only kube-proxy and are ignored.
+//! The spec of an APIService is read strictly (an unknown field is a mistake that would be silent otherwise);
+//! those of Services and endpoints have many fields that concern only kube-proxy and are ignored.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::process::Problem;
@@ -34,16 +34,9 @@ pub(super) struct Metadata {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ApiServiceManifest {
-    #[serde(rename = "apiVersion")]
-    _api_version: IgnoredAny,
-    #[serde(rename = "kind")]
-    _kind: IgnoredAny,
     pub(super) metadata: Metadata,
     pub(super) spec: ApiServiceSpec,
-    #[serde(rename = "status")]
-    _status: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
