@@ -17,9 +17,10 @@ mod resolve;
 mod scan;
 mod service;
 pub(crate) mod snapshot;
+mod url_backend;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
-pub use api_service::{ApiService, Backend, ServiceReference, UrlBackend};
+pub use api_service::{ApiService, Backend, ServiceReference};
 pub use document::{Document, documents};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
 pub use follow::Directory;
@@ -27,3 +28,4 @@ pub use long_running::LongRunning;
 pub use resolve::{Resolved, Rules, Unavailable, resolve};
 pub use service::{Service, ServicePort, ServiceType};
 pub use snapshot::{Registry, Settings, load};
+pub use url_backend::UrlBackend;
