@@ -9,6 +9,7 @@
 mod authenticate;
 mod kubeapi;
 mod message;
+mod registry;
 
 /// Runs a target on texts made of `words`.
 fn on_texts(words: &'static [&'static str], target: impl Fn(&str) + std::panic::RefUnwindSafe) {

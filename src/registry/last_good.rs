@@ -363,14 +363,4 @@ mod tests {
         let other = state.update(Scan::fixed(&[("f", &text)]));
         assert!(!Arc::ptr_eq(&one.api_services[0], &other.api_services[0]));
     }
-
-    #[test]
-    fn nothing_written_can_panic() {
-        bolero::check!().with_type::<String>().with_iterations(1000).for_each(|text| {
-            let mut state = LastGood::new(Settings { allow_url_backends: true, ..Settings::default() });
-            let _ = state.update(Scan::fixed(&[("f", text)]));
-            let document = format!("kind: APIService\napiVersion: apiregistration.k8s.io/v1\nmetadata: {{}}\n{text}");
-            let _ = state.update(Scan::fixed(&[("f", &document)]));
-        });
-    }
 }

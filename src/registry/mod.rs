@@ -27,5 +27,5 @@ pub use follow::Directory;
 pub use long_running::LongRunning;
 pub use resolve::{Resolved, Rules, Unavailable, resolve};
 pub use service::{Service, ServicePort, ServiceType};
-pub use snapshot::{Registry, Settings, load};
+pub use snapshot::{Registry, Settings, load, read};
 pub use url_backend::UrlBackend;

@@ -51,7 +51,7 @@ impl Scan {
         Scan { files }
     }
 
-    #[cfg(test)]
+    /// These files, wherever they come from.
     pub(super) fn fixed(files: &[(&str, &str)]) -> Scan {
         let file = |(path, text): &(&str, &str)| ManifestFile {
             path: PathBuf::from(path),

@@ -43,6 +43,12 @@ pub fn load(settings: &Settings) -> Result<Registry, Problems> {
     std::mem::take(&mut registry.problems).or(registry)
 }
 
+/// Reads `text` as if it were the only file of the directory, with the name `file`.
+pub fn read(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
+    let mut registry = LastGood::new(settings.clone()).update(Scan::fixed(&[(file, text)]));
+    std::mem::take(&mut registry.problems).or(registry)
+}
+
 /// What exists. Objects that did not change are the same `Arc` in the next snapshot.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -156,9 +162,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn registry_with(text: &str, settings: Settings) -> Registry {
-        let registry = LastGood::new(settings).update(Scan::fixed(&[("registry.yaml", text)]));
-        assert_eq!(registry.problems.to_string(), "");
-        registry
+        read(&settings, "registry.yaml", text).unwrap_or_else(|problems| panic!("{problems}"))
     }
 
     pub(crate) fn api_service(name: &str, rest: &str) -> String {
