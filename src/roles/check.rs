@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::{cli, print, refuse, warn};
+use crate::authenticate::Tokens;
 use crate::config::{Arguments, Gateway, GatewayConfig, Mistakes, environment};
 use crate::observe::log;
 use crate::process::Problems;
@@ -43,6 +44,11 @@ fn with_files(config: GatewayConfig, mut mistakes: Mistakes) -> Result<GatewayCo
 /// Reads every file that the gateway would read, as the gateway reads it.
 pub fn gateway_files(config: &GatewayConfig) -> Problems {
     let mut problems = tls::server::check(&config.serving.tls).err().unwrap_or_default();
+    if let Some(path) = &config.who.token_file
+        && let Err(wrong) = Tokens::load(path)
+    {
+        problems.0.extend(wrong.0);
+    }
     if let Some(pair) = &config.behind.proxy_client {
         problems.keep(KeyPair::load(pair));
     }
@@ -97,6 +103,7 @@ mod tests {
         let (_, problems) = check(
             &[
                 "--goaway-chance=1".to_owned(),
+                "--token-auth-file=/nowhere/tokens.csv".to_owned(),
                 "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA".to_owned(),
                 "--tls-cert-file=/nowhere/a.crt".to_owned(),
                 "--tls-private-key-file=/nowhere/a.key".to_owned(),
@@ -107,11 +114,12 @@ mod tests {
             ],
             home.path(),
         );
-        let expected: [&[&str]; 6] = [
+        let expected: [&[&str]; 7] = [
             &["--goaway-chance"],
             &["/nowhere/a.crt", "/nowhere/a.key"],
             &["ca.crt"],
             &["TLS_RSA_WITH_RC4_128_SHA"],
+            &["/nowhere/tokens.csv"],
             &["/nowhere/b.crt", "/nowhere/b.key"],
             &["a.yaml", "Pod"],
         ];

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(address(&[]), "127.0.0.1:6443");
         assert_eq!(address(&pair), "0.0.0.0:6443");
         assert_eq!(address(&[pair[0], pair[1], "--bind-address=::1"]), "[::1]:6443");
-        assert_eq!(address(&["--tls-sni-cert-key=s.crt,s.key:a.example"]), "127.0.0.1:6443");
+        assert_eq!(address(&["--tls-sni-cert-key=s.crt,s.key:a.example"]), "0.0.0.0:6443");
     }
 
     #[test]
@@ -312,5 +312,17 @@ mod tests {
     fn what_comes_later_may_be_turned_off() {
         assert!(read(&["--leader-elect=false", "--serve-delegation=false"], &[]).is_ok());
         assert!(read(&["--leader-elect"], &[]).is_err());
+    }
+
+    #[test]
+    fn the_sample_for_systemd_is_understood() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/systemd/gateway.yaml");
+        let config = read(&["--config", file], &[]).unwrap();
+        assert_eq!(config.shutdown.delay.as_secs(), 10);
+        // The unit gives the whole of an orderly end before it kills.
+        let end = config.shutdown.delay + config.forwarding.request_timeout + config.shutdown.watch_grace;
+        let unit = include_str!("../../../deploy/systemd/narthex.service");
+        let patience = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s')).unwrap();
+        assert!(end.as_secs() < patience.parse().unwrap());
     }
 }

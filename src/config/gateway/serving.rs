@@ -87,7 +87,8 @@ fn same_bits(a: u128, b: u128, bits: u8, width: u8) -> bool {
 /// Reads the serving flags; the bundles of `who` are part of what a handshake shows.
 pub(super) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
     let pair = reading.pair("tls-cert-file", "tls-private-key-file");
-    let self_made = !reading.given("tls-cert-file");
+    let named = named_pairs(reading);
+    let self_made = !reading.given("tls-cert-file") && named.is_empty();
     let default = if self_made { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
     let bind_address = if reading.text("bind-address").is_empty() {
         None
@@ -96,13 +97,13 @@ pub(super) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
     };
     let certificate_dir = reading.path("cert-dir");
     if certificate_dir.is_some() && !self_made {
-        reading.warning("cert-dir", "not used, because --tls-cert-file names the serving certificate");
+        reading.warning("cert-dir", "not used, because no serving certificate is self-made");
     }
     Serving {
         address: SocketAddr::new(bind_address.unwrap_or(IpAddr::V4(default)), super::port(reading)),
         tls: ServingSettings {
             pair,
-            named: named_pairs(reading),
+            named,
             client_ca: who.client_ca_file.clone(),
             request_header_ca: who.request_header.ca_file.clone(),
             request_header_names_given: !who.request_header.allowed_names.is_empty(),
