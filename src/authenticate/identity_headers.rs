@@ -14,7 +14,8 @@ const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
 
 /// Knows the name of every header that carries an identity.
 ///
-/// A name is compared after `_` became `-`: servers behind WSGI, CGI or nginx take both for the same.
+/// A name is compared after everything that is neither letter nor digit became `-`: servers behind WSGI,
+/// CGI or nginx take `_` for the same, and old CGI any such character.
 #[derive(Clone, Debug)]
 pub struct IdentityHeaders {
     names: Vec<(Box<[u8]>, Kind)>,
@@ -108,13 +109,14 @@ impl IdentityHeaders {
     }
 
     fn note_first(&mut self, name: &str) {
-        match canonical(name).first() {
-            Some(b'-') => self.first[usize::from(b'-')] = true,
-            Some(byte) => self.first[usize::from(*byte)] = true,
+        match canonical(name).first().copied() {
+            Some(b'-') => {
+                (0..=255u8).filter(|byte| dashed(*byte) == b'-').for_each(|byte| self.first[usize::from(byte)] = true)
+            }
+            Some(byte) => self.first[usize::from(byte)] = true,
             // An empty prefix stands for every header.
             None => self.first = [true; 256],
         }
-        self.first[usize::from(b'_')] |= self.first[usize::from(b'-')];
     }
 }
 
@@ -127,7 +129,7 @@ fn begins(name: &[u8], wanted: &[u8]) -> bool {
 }
 
 fn dashed(byte: u8) -> u8 {
-    if byte == b'_' { b'-' } else { byte }
+    if byte.is_ascii_alphanumeric() { byte } else { b'-' }
 }
 
 #[cfg(test)]
@@ -166,6 +168,8 @@ mod tests {
             "X-Remote-Extra-Scopes",
             "X-Remote-Extra-",
             "X_Remote_User",
+            "X.Remote.User",
+            "x~remote!extra-scopes",
             "X_REMOTE_UID",
             "X-Remote_Group",
             "x_remote_extra_scopes",
