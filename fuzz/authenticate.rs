@@ -8,7 +8,24 @@ use crate::{on_bytes, on_texts, text};
 
 #[test]
 fn token_file() {
-    on_texts(&["a", "b", ",", ",", ",", "\n", "\n", "\r\n", "\"", "\"\"", " ", "\t", "\0", "é"], |text| {
+    const WORDS: &[&str] = &[
+        "t,u,1\n",
+        "t2,u,1,\"g1,g2\"\r\n",
+        "\"t\"\"3\",u,",
+        "t4,",
+        "u,",
+        "\n",
+        "\n",
+        ",",
+        "\"",
+        "\"\"",
+        "\r",
+        " ",
+        "\t",
+        "\0",
+        "é",
+    ];
+    on_texts(WORDS, |text| {
         let lines = text.matches('\n').count() + 1;
         let records = records(text);
         assert!(records.len() <= lines);
