@@ -25,6 +25,8 @@ pub struct Documents {
     pub(super) groups: Forms,
     /// `/apis/<group>` by name.
     pub(super) group: BTreeMap<String, Document>,
+    /// `/apis/apiregistration.k8s.io/v1`: what we serve ourselves.
+    pub(super) own: Document,
     /// What each APIService contributed, by name.
     pub sources: Vec<Source>,
     /// The resources there are, and their subresources as `resource/subresource`, by group and version.
@@ -127,6 +129,7 @@ impl Documents {
                     (group.name.to_owned(), document)
                 })
                 .collect(),
+            own: Document::of(&super::own::resource_list()),
             sources,
             names: names(groups),
         }

@@ -7,6 +7,32 @@ pub(super) const GROUP: &str = "apiregistration.k8s.io";
 /// Its version.
 pub(super) const VERSION: &str = "v1";
 /// Its one resource. Only reads: the registry directory owns the objects.
+/// Where the resources of our own group are listed.
+pub(super) const PATH: &str = "/apis/apiregistration.k8s.io/v1";
+
+/// Our own group as an `APIResourceList`, for clients that read the older form.
+pub(super) fn resource_list() -> serde_json::Value {
+    serde_json::json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": format!("{GROUP}/{VERSION}"),
+        "resources": [{
+            "name": "apiservices",
+            "singularName": "apiservice",
+            "namespaced": false,
+            "kind": "APIService",
+            "verbs": ["get", "list", "watch"],
+            "categories": ["api-extensions"],
+        }, {
+            "name": "apiservices/status",
+            "singularName": "",
+            "namespaced": false,
+            "kind": "APIService",
+            "verbs": ["get"],
+        }],
+    })
+}
+
 pub(super) fn resources() -> Vec<Resource> {
     vec![Resource {
         resource: "apiservices".into(),

@@ -23,6 +23,7 @@ pub fn answer(
     let page = match path.strip_suffix('/').unwrap_or(path) {
         "/api" => Page::Forms(&documents.core),
         "/apis" => Page::Forms(&documents.groups),
+        super::own::PATH => Page::Plain(&documents.own),
         path => Page::Plain(documents.group.get(path.strip_prefix("/apis/")?)?),
     };
     if method != Method::GET && method != Method::HEAD {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -24,7 +25,7 @@ pub struct Outbound<'o> {
     /// As it came; its headers are rewritten, its URI replaced.
     pub request: Request<Incoming>,
     /// The path and query to send: what was judged and routed.
-    pub path_and_query: &'o str,
+    pub path_and_query: PathAndQuery,
     /// From where and from whom.
     pub origin: Origin<'o>,
     /// How long it may take in all; none for a long-running request.
@@ -112,13 +113,11 @@ fn is_redirect(status: StatusCode, headers: &http::HeaderMap) -> bool {
     status.is_redirection() && headers.contains_key(http::header::LOCATION)
 }
 
-pub(super) fn uri(prefix: &str, path_and_query: &str) -> Result<Uri, Refusal> {
-    let parsed = if prefix.is_empty() {
-        Uri::try_from(path_and_query)
-    } else {
-        Uri::try_from(format!("{prefix}{path_and_query}"))
-    };
-    parsed.map_err(|error| {
+pub(super) fn uri(prefix: &str, path_and_query: PathAndQuery) -> Result<Uri, Refusal> {
+    if prefix.is_empty() {
+        return Ok(Uri::from(path_and_query));
+    }
+    Uri::try_from(format!("{prefix}{path_and_query}")).map_err(|error| {
         Refusal::new(Blame::Client, Status::bad_request("the request's path cannot be sent on")).because(error)
     })
 }

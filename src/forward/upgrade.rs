@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
+use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -28,7 +29,7 @@ use crate::observe::access::{AccessRecord, End, Opening};
 pub(super) async fn upgrade(
     backend: &Backend,
     mut request: Request<Incoming>,
-    path_and_query: &str,
+    path_and_query: PathAndQuery,
     info: &RequestInfo<'_>,
     origin: Origin<'_>,
     protocol: &str,

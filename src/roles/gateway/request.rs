@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use hyper::body::Incoming;
 
 use super::connection::Connection;
@@ -131,10 +132,10 @@ async fn relay(
     record.admitted();
 
     let host = connection.host(&request);
-    let path_and_query = sent_path(&path, &query, &uri, local::is_openapi(path.decoded()));
+    let path_and_query = attempt!(sent_path(&path, &query, &uri, local::is_openapi(path.decoded())));
     let outbound = Outbound {
         request,
-        path_and_query: &path_and_query,
+        path_and_query,
         origin: Origin { stamp: &stamp, remote: &connection.remote_header, host, path: path.raw(), audit_id },
         timeout,
     };
@@ -248,28 +249,23 @@ fn timeout(info: &RequestInfo<'_>, query: &Query<'_>, route: &Route) -> Result<D
 }
 
 /// The path and query that go to the backend: the ones that were judged.
-fn sent_path<'p>(
-    path: &'p CanonicalPath<'_>,
-    query: &'p Query<'_>,
-    uri: &'p http::Uri,
-    openapi: bool,
-) -> std::borrow::Cow<'p, str> {
-    use std::borrow::Cow;
-    if openapi {
-        return match crate::openapi::split_hash(uri.query()).0 {
-            None => Cow::Borrowed(path.wire()),
-            Some(rest) => Cow::Owned(format!("{}?{rest}", path.wire())),
-        };
-    }
+fn sent_path(path: &CanonicalPath<'_>, query: &Query<'_>, uri: &Uri, openapi: bool) -> Result<PathAndQuery, Refusal> {
     let (path, query) = (path.wire(), query.wire());
-    if let Some(whole) = uri.path_and_query().map(http::uri::PathAndQuery::as_str)
-        && let Some(rest) = whole.strip_prefix(path)
-        && rest.strip_prefix('?').unwrap_or(rest) == query
-    {
-        // As it came, which is nearly always.
-        return Cow::Borrowed(whole);
-    }
-    if query.is_empty() { Cow::Borrowed(path) } else { Cow::Owned(format!("{path}?{query}")) }
+    let made = if openapi {
+        // The hash in the URL stays here, or a backend that has moved on would answer with a redirect.
+        crate::openapi::split_hash(uri.query()).0.map_or_else(|| path.to_owned(), |rest| format!("{path}?{rest}"))
+    } else {
+        if let Some(whole) = uri.path_and_query()
+            && let Some(rest) = whole.as_str().strip_prefix(path)
+            && rest.strip_prefix('?').unwrap_or(rest) == query
+        {
+            // As it came, which is nearly always.
+            return Ok(whole.clone());
+        }
+        if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+    };
+    PathAndQuery::try_from(made)
+        .map_err(|error| client(Status::bad_request("the request's path cannot be sent on")).because(error))
 }
 
 /// What an operator should see at once, whatever becomes of access records.

@@ -10,6 +10,7 @@ use super::shared::Shared;
 use crate::admin::Admin;
 use crate::config::GatewayConfig;
 use crate::config::gateway::Shutdown;
+use crate::observe::access::AccessLog;
 use crate::process::{Drainer, Phase};
 
 /// A running gateway.
@@ -22,6 +23,8 @@ pub struct Running {
     request_timeout: Duration,
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
+    /// What was recorded last is written before the process ends.
+    access_log: Arc<AccessLog>,
 }
 
 impl Running {
@@ -32,6 +35,7 @@ impl Running {
         config: &GatewayConfig,
         threads: Vec<JoinHandle<()>>,
         shared: Arc<Shared>,
+        access_log: Arc<AccessLog>,
     ) -> Running {
         Running {
             address,
@@ -41,6 +45,7 @@ impl Running {
             request_timeout: config.forwarding.request_timeout,
             threads,
             shared,
+            access_log,
         }
     }
 
@@ -63,7 +68,8 @@ impl Running {
                 return ExitCode::FAILURE;
             }
         };
-        runtime.block_on(async {
+        let access_log = self.access_log.clone();
+        let status = runtime.block_on(async {
             let mut signals = match Signals::new() {
                 Ok(signals) => signals,
                 Err(error) => {
@@ -81,7 +87,9 @@ impl Running {
                 }
                 () = self.end() => ExitCode::SUCCESS,
             }
-        })
+        });
+        access_log.flush();
+        status
     }
 
     /// Waits for SIGINT or SIGTERM and ends at once: nothing behind this is worth waiting for.

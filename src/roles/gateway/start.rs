@@ -120,6 +120,7 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
         tokens: tokens_publisher,
         resolver,
         metrics: metrics.clone(),
+        in_use: serving.in_use.clone(),
         drain: drain.clone(),
     };
     let mut threads = vec![thread("control", move || control.run(ready))?];
@@ -127,7 +128,7 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
-    let health = health(&drain);
+    let health = health(&drain, &access_log);
     let shared = Arc::new(Shared {
         serving: serving.clone(),
         authenticator: Authenticator::new(authenticate::Settings {
@@ -192,13 +193,20 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
 
     let admin = match config.seen.admin_address {
         Some(at) => {
-            let told = status::Told { address, registry, board, connections: all_connections, log_level };
+            let told = status::Told {
+                address,
+                registry,
+                board,
+                connections: all_connections,
+                log_level,
+                access_log: access_log.clone(),
+            };
             Some(admin::spawn(&at.to_string(), status::state(&shared, told))?)
         }
         None => None,
     };
     say_where(config, address, admin.as_ref().map(|admin| admin.local_addr), own.kubeconfig.as_deref());
-    Ok(Running::new(address, admin, drainer, config, threads, shared))
+    Ok(Running::new(address, admin, drainer, config, threads, shared, access_log))
 }
 
 fn keep<T>(problems: &mut Problems, result: Result<T, Problems>) -> Option<T> {
@@ -255,7 +263,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
-pub(super) fn health(drain: &Drain) -> Vec<Health> {
+pub(super) fn health(drain: &Drain, access_log: &AccessLog) -> Vec<Health> {
     let leaving = |drain: Drain| {
         Check::new("shutdown", move || {
             if drain.phase() == Phase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
@@ -263,7 +271,7 @@ pub(super) fn health(drain: &Drain) -> Vec<Health> {
     };
     vec![
         Health::new("livez", [Check::ping()]),
-        Health::new("readyz", [Check::ping(), leaving(drain.clone())]),
+        Health::new("readyz", [Check::ping(), access_log.check(), leaving(drain.clone())]),
         Health::new("healthz", [Check::ping()]),
     ]
 }
@@ -341,6 +349,7 @@ struct Control {
     tokens: Option<(std::path::PathBuf, Publisher<Tokens>)>,
     resolver: settings::ResolverChoice,
     metrics: Arc<Metrics>,
+    in_use: Published<Vec<tls::server::InUse>>,
     drain: Drain,
 }
 
@@ -401,8 +410,14 @@ impl Control {
         spawn(Box::pin(async move {
             availability::run(registry, rules, board, &*probing, Counting(metrics), drain).await;
         }));
-        let known =
-            Knowing { registry: self.registry, board: self.board, metrics: self.metrics, asker, drain: self.drain };
+        let known = Knowing {
+            registry: self.registry,
+            board: self.board,
+            metrics: self.metrics,
+            asker,
+            in_use: self.in_use,
+            drain: self.drain,
+        };
         known.follow(&discovery, &openapi).await;
     }
 }
@@ -413,6 +428,7 @@ struct Knowing {
     board: Board,
     metrics: Arc<Metrics>,
     asker: Rc<Asker>,
+    in_use: Published<Vec<tls::server::InUse>>,
     drain: Drain,
 }
 
@@ -459,10 +475,25 @@ impl Knowing {
             tokio::select! {
                 () = self.registry.changed() => {}
                 changed = changes.changed() => if changed.is_err() { return },
-                _ = round.tick() => self.asker.pool.sweep(),
+                _ = round.tick() => {
+                    self.asker.pool.sweep();
+                    self.tell_expiry();
+                }
                 () = self.drain.reached(Phase::Ending) => return,
             }
         }
+    }
+}
+
+impl Knowing {
+    /// When each certificate in use ends.
+    fn tell_expiry(&self) {
+        let seconds = |time: rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        for in_use in self.in_use.load().iter() {
+            self.metrics.certificate_expires(&in_use.file.display().to_string(), seconds(in_use.not_after));
+        }
+        let ours = self.asker.identity.load();
+        self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
     }
 }
 

@@ -8,6 +8,7 @@ use super::shared::Shared;
 use crate::admin::{AdminState, ApiServiceReport, Certificate, EndpointReport, StatusReport, timestamp};
 use crate::availability::{Board, ConditionStatus};
 use crate::listen::Connections;
+use crate::observe::access::AccessLog;
 use crate::observe::health::Health;
 use crate::observe::log::LogLevel;
 use crate::process::Published;
@@ -22,18 +23,19 @@ pub(super) struct Told {
     /// One a worker.
     pub(super) connections: Vec<Connections>,
     pub(super) log_level: LogLevel,
+    pub(super) access_log: Arc<AccessLog>,
 }
 
 pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
     let reporting = shared.clone();
-    let Told { address, registry, board, connections, log_level } = told;
+    let Told { address, registry, board, connections, log_level, access_log } = told;
     let level = log_level.clone();
     let tasks = (shared.clone(), connections.clone());
     AdminState {
         report: Box::new(move || report(&reporting, &registry, &board, address, started, &level)),
         metrics: shared.metrics.clone(),
-        health: super::start::health(&shared.drain),
+        health: super::start::health(&shared.drain, &access_log),
         log_level,
         connections: Box::new(move || {
             let lines: Vec<_> = connections
