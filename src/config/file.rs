@@ -300,4 +300,14 @@ mod tests {
             assert!(!problems.contains('\n') || problems.contains("missing"), "{text}: {problems}");
         }
     }
+
+    #[test]
+    fn no_text_is_too_odd() {
+        bolero::check!().with_type::<String>().with_iterations(2000).for_each(|text| {
+            let (_, problems) = read_gateway(text);
+            // What is not even a header of ours is refused.
+            assert!(!problems.is_empty());
+            read_gateway(&format!("{HEAD}{text}"));
+        });
+    }
 }

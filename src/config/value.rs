@@ -93,4 +93,11 @@ mod tests {
             assert!(address(text).is_err(), "{text}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_holds_no_quote_is_split_at_commas(text in "[^\"]+") {
+            proptest::prop_assert_eq!(list(&text), text.split(',').collect::<Vec<_>>());
+        }
+    }
 }
