@@ -13,55 +13,55 @@
 //!
 //! The blank lines between the declarations keep rustfmt from sorting them by name.
 
-/// Kubernetes words on the wire: group and version, request info, user, Status. No I/O.
+// Kubernetes words on the wire: group and version, request info, user, Status. No I/O.
 pub mod kubeapi;
 
-/// The life of the process: drain, signals, published snapshots, followed files.
+// The life of the process: drain, signals, published snapshots, followed files.
 pub mod process;
 
-/// Bodies, refusals, content negotiation, hop-by-hop headers.
+// Bodies, refusals, content negotiation, hop-by-hop headers.
 pub mod message;
-/// What the operator sees: logs, metrics, the one access record per request.
+// What the operator sees: logs, metrics, the one access record per request.
 pub mod observe;
 
-/// Who we are and whom we trust: key pairs, bundles, authorities, peer certificates.
+// Who we are and whom we trust: key pairs, bundles, authorities, peer certificates.
 pub mod tls;
 
-/// Outbound: destination, names, direct connections, the pool.
+// Outbound: destination, names, direct connections, the pool.
 pub mod egress;
 
-/// Inbound: bind, accept, handshake, serve, limits.
+// Inbound: bind, accept, handshake, serve, limits.
 pub mod listen;
 
-/// Who is asking: client certificate, request header, static tokens, anonymous, the chain of them.
+// Who is asking: client certificate, request header, static tokens, anonymous, the chain of them.
 pub mod authenticate;
 
-/// May they: attributes, the always-modes, and the permit that proves it was asked.
+// May they: attributes, the always-modes, and the permit that proves it was asked.
 pub mod authorize;
 
-/// Which APIServices, Services and endpoints exist, from manifests on disk.
+// Which APIServices, Services and endpoints exist, from manifests on disk.
 pub mod registry;
 
-/// Whether a backend answers: probe, judge, report.
+// Whether a backend answers: probe, judge, report.
 pub mod availability;
 
-/// From a permit and a path to a target.
+// From a permit and a path to a target.
 pub mod route;
 
-/// Relaying: rewrite, identity headers, stream, upgrade, retry, failure.
+// Relaying: rewrite, identity headers, stream, upgrade, retry, failure.
 pub mod forward;
 
-/// Discovery documents: fetch, merge, serve.
+// Discovery documents: fetch, merge, serve.
 pub mod discovery;
 
-/// OpenAPI documents: fetch, merge, serve.
+// OpenAPI documents: fetch, merge, serve.
 pub mod openapi;
 
-/// The operator's own listener: health, metrics, state, log level, status page.
+// The operator's own listener: health, metrics, state, log level, status page.
 pub mod admin;
 
-/// What the operator wrote, turned into what each module needs; all mistakes at once.
+// What the operator wrote, turned into what each module needs; all mistakes at once.
 pub mod config;
 
-/// The commands: gateway, quickstart, pki, check, status.
+// The commands: gateway, quickstart, pki, check, status.
 pub mod roles;

@@ -7,7 +7,7 @@
 mod board;
 mod condition;
 mod judge;
-/// The APIServices as an API, read-only.
+// The APIServices as an API, read-only.
 pub mod report;
 mod schedule;
 

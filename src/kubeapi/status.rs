@@ -9,7 +9,7 @@ use super::quote::Quoted;
 
 /// A failure as Kubernetes clients read it (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
 ///
-/// [`encode`](super::encode) writes it with `kind`, `apiVersion`, `metadata` and `status: Failure`.
+/// [`encode`](super::encode()) writes it with `kind`, `apiVersion`, `metadata` and `status: Failure`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code, also the `code` field.
