@@ -9,7 +9,8 @@ pub fn records(text: &str) -> Vec<Result<Record, (usize, &'static str)>> {
     let mut records = Vec::new();
     let mut rest = text;
     let mut line = 1;
-    while !rest.is_empty() {
+    // A carriage return at the very end is dropped, as if a line feed followed it.
+    while !rest.is_empty() && rest != "\r" {
         if let Some(after) = rest.strip_prefix('\n').or_else(|| rest.strip_prefix("\r\n")) {
             rest = after;
             line += 1;
@@ -97,6 +98,8 @@ mod tests {
             ("a,b,c\n", vec![(1, vec!["a", "b", "c"])]),
             ("a,b,c", vec![(1, vec!["a", "b", "c"])]),
             ("a,b\r\nc,d\r\n", vec![(1, vec!["a", "b"]), (2, vec!["c", "d"])]),
+            ("\r", vec![]),
+            ("a\n\r", vec![(1, vec!["a"])]),
             ("a,b\r", vec![(1, vec!["a", "b"])]),
             ("a,,\n\n,x", vec![(1, vec!["a", "", ""]), (3, vec!["", "x"])]),
             ("a,\"g1,g2\",\"say \"\"hi\"\"\"", vec![(1, vec!["a", "g1,g2", "say \"hi\""])]),

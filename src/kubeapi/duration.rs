@@ -1,9 +1,8 @@
 //! Durations as Go writes and reads them: `1m`, `90s`, `1h30m`, `1.5s`.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
-use super::quote::Quoted;
 use super::{Query, Status};
 
 /// Why a text is no duration; displays as Go's `time.ParseDuration` says it.
@@ -34,6 +33,23 @@ impl fmt::Display for DurationError {
 
 impl std::error::Error for DurationError {}
 
+/// Go's package `time` has a quoting of its own, in which every byte that is not printable ASCII is `\xNN`.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for byte in self.0.bytes() {
+            match byte {
+                b'"' | b'\\' => write!(f, "\\{}", char::from(byte))?,
+                b' '..=0x7f => f.write_char(char::from(byte))?,
+                _ => write!(f, "\\x{byte:02x}")?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
 /// Reads a duration that is zero or more, as flags, files and annotations have it.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let nanoseconds = parse_signed(text)?;
@@ -58,6 +74,9 @@ pub fn parse_signed(text: &str) -> Result<i64, DurationError> {
     let mut total: u64 = 0;
     while !rest.is_empty() {
         let (whole, after) = digits(rest);
+        // Too large a number is told before a unit that is missing.
+        let number = if whole.is_empty() { Some(0) } else { whole.parse::<u64>().ok().filter(|n| *n <= 1 << 63) };
+        let number = number.ok_or_else(invalid)?;
         let (fraction, after) = match after.strip_prefix('.') {
             Some(after) => digits(after),
             None => ("", after),
@@ -71,8 +90,7 @@ pub fn parse_signed(text: &str) -> Result<i64, DurationError> {
             return Err(DurationError::MissingUnit(text.to_owned()));
         }
         let scale = nanoseconds(unit).ok_or_else(|| DurationError::UnknownUnit(unit.to_owned(), text.to_owned()))?;
-        let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
-        let part = whole.checked_mul(scale).and_then(|part| part.checked_add(fraction_of(fraction, scale)));
+        let part = number.checked_mul(scale).and_then(|part| part.checked_add(fraction_of(fraction, scale)));
         total = part.and_then(|part| total.checked_add(part)).filter(|total| *total <= 1 << 63).ok_or_else(invalid)?;
         rest = after;
     }
@@ -184,6 +202,7 @@ mod tests {
             ("3000000h", "time: invalid duration \"3000000h\""),
             ("9223372036854775808ns", "time: invalid duration \"9223372036854775808ns\""),
             ("-9223372036854775809ns", "time: invalid duration \"-9223372036854775809ns\""),
+            ("1é\n\"", r#"time: unknown unit "\xc3\xa9\x0a\"" in duration "1\xc3\xa9\x0a\"""#),
             ("1 m", "time: unknown unit \" m\" in duration \"1 m\""),
         ] {
             assert_eq!(parse_signed(text).unwrap_err().to_string(), expected);

@@ -19,7 +19,7 @@ pub struct RequestInfo<'r> {
     /// `get`, `list`, `watch`, `create`, …; for other requests the method in lower case. Empty for a
     /// resource request with a method that has no verb.
     pub verb: Cow<'r, str>,
-    /// `api` or `apis`.
+    /// `api` or `apis`; upstream sets it for `/apis/<group>/<version>`, too, which is no resource request.
     pub api_prefix: &'r str,
     /// Empty for the core group.
     pub api_group: &'r str,
@@ -56,10 +56,13 @@ impl<'r> RequestInfo<'r> {
             Some("apis") => 4,
             _ => return Ok(info),
         };
-        if segments(info.path).take(needed).count() < needed {
+        let depth = segments(info.path).take(needed).count();
+        if depth >= 3 {
+            info.api_prefix = rest.next().unwrap_or_default();
+        }
+        if depth < needed {
             return Ok(info);
         }
-        info.api_prefix = rest.next().unwrap_or_default();
         if info.api_prefix == "apis" {
             info.api_group = rest.next().unwrap_or_default();
         }
@@ -339,7 +342,9 @@ mod tests {
             ("GET", "//x//api/v1", "get"),
         ] {
             with_info(method, target, |info| {
-                let expected = RequestInfo { path: target, verb: verb.into(), ..RequestInfo::default() };
+                let api_prefix =
+                    if segments(target).count() == 3 && target.starts_with("/apis/") { "apis" } else { "" };
+                let expected = RequestInfo { path: target, verb: verb.into(), api_prefix, ..RequestInfo::default() };
                 assert_eq!(info, expected);
             });
         }
