@@ -315,7 +315,15 @@ mod tests {
     fn types_and_unknown_fields_name_their_path() {
         let problems =
             read(&manifest("  service: {name: api, namespace: wardle, port: https}\n"), &Settings::default());
-        assert!(problems.unwrap_err()[0].contains("spec.service.port: invalid type: string \"https\""));
+        assert!(
+            problems.unwrap_err()[0]
+                .contains("spec.service.port: invalid type: string \"https\", expected a whole number")
+        );
+        let problems = read(&manifest("  service: api\n"), &Settings::default()).unwrap_err();
+        assert!(
+            problems[0].ends_with("spec.service: invalid type: string \"api\", expected a mapping"),
+            "{problems:?}"
+        );
         let problems = read(&manifest("  servce: {}\n"), &Settings::default()).unwrap_err();
         assert!(problems[0].contains("unknown field `servce`"), "{problems:?}");
     }

@@ -16,12 +16,12 @@ pub(super) fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T,
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
-        Problem::field(place, field, error.into_inner())
+        Problem::field(place, field, error.into_inner().to_string().replace("expected i64", "expected a whole number"))
     })
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a mapping")]
 pub(super) struct Metadata {
     #[serde(default)]
     pub(super) name: String,
@@ -34,13 +34,14 @@ pub(super) struct Metadata {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct ApiServiceManifest {
     pub(super) metadata: Metadata,
     pub(super) spec: ApiServiceSpec,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping")]
 pub(super) struct ApiServiceSpec {
     #[serde(default)]
     pub(super) service: Option<ServiceRef>,
@@ -59,7 +60,7 @@ pub(super) struct ApiServiceSpec {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping")]
 pub(super) struct ServiceRef {
     #[serde(default)]
     pub(super) namespace: String,
@@ -70,6 +71,7 @@ pub(super) struct ServiceRef {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct ServiceManifest {
     pub(super) metadata: Metadata,
     #[serde(default)]
@@ -77,7 +79,7 @@ pub(super) struct ServiceManifest {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a mapping")]
 pub(super) struct ServiceSpec {
     #[serde(default, rename = "type")]
     pub(super) kind: Option<String>,
@@ -94,6 +96,7 @@ pub(super) struct ServiceSpec {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct ServicePortManifest {
     #[serde(default)]
     pub(super) name: Option<String>,
@@ -103,7 +106,7 @@ pub(super) struct ServicePortManifest {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a mapping")]
 pub(super) struct EndpointSliceManifest {
     pub(super) metadata: Metadata,
     pub(super) address_type: String,
@@ -114,6 +117,7 @@ pub(super) struct EndpointSliceManifest {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct EndpointManifest {
     pub(super) addresses: Vec<String>,
     #[serde(default)]
@@ -121,12 +125,14 @@ pub(super) struct EndpointManifest {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct Conditions {
     #[serde(default)]
     pub(super) ready: Option<bool>,
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct EndpointPortManifest {
     #[serde(default)]
     pub(super) name: Option<String>,
@@ -137,6 +143,7 @@ pub(super) struct EndpointPortManifest {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct EndpointsManifest {
     pub(super) metadata: Metadata,
     #[serde(default)]
@@ -144,7 +151,7 @@ pub(super) struct EndpointsManifest {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "a mapping")]
 pub(super) struct SubsetManifest {
     #[serde(default)]
     pub(super) addresses: Option<Vec<AddressManifest>>,
@@ -155,6 +162,7 @@ pub(super) struct SubsetManifest {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
 pub(super) struct AddressManifest {
     pub(super) ip: String,
 }
