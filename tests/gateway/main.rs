@@ -3,5 +3,6 @@
 
 mod backend;
 mod client;
+mod identity;
 mod relay;
 mod world;

@@ -1,0 +1,544 @@
+//! Who a backend believes is asking: whom we say, never what a client says of itself.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, Method, Request};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::backend::{Backend, Seen, Settings, json};
+use crate::client::{Client, RequestBody, connect, get, request};
+use crate::world::{Gateway, PATIENCE, Pair, World};
+
+const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
+
+/// A backend of things that is always content, registered.
+async fn things(world: &World) -> Backend {
+    let backend = Backend::start(world, Settings::default(), async |_| json(200, "{}")).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    backend
+}
+
+/// One client for each protocol.
+async fn both(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> [Client; 2] {
+    [Client::http1(world, gateway, pair).await, Client::http2(world, gateway, pair).await]
+}
+
+/// Every header at the backend that any server could take for somebody's identity, in order of names.
+fn identity(seen: &Seen) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, value) in &seen.headers {
+        let canonical = name.as_str().replace('_', "-");
+        if canonical.starts_with("x-remote-") || canonical.starts_with("x-corp-") || canonical.starts_with("impersonate") {
+            lines.push(format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())));
+        }
+    }
+    // Stable: the order of groups is kept.
+    lines.sort_by_key(|line| line.split(':').next().map(str::to_owned));
+    lines
+}
+
+/// The same without the extra that names a certificate.
+fn who(seen: &Seen) -> Vec<String> {
+    let mut lines = identity(seen);
+    lines.retain(|line| !line.starts_with("x-remote-extra-authentication.kubernetes.io%2fcredential-id: X509SHA256="));
+    lines
+}
+
+/// An authority whose certificates may say anything.
+struct Forger(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
+
+impl Forger {
+    /// An authority that the file `bundle` names from now on, too.
+    fn trusted_by(world: &World, bundle: &str) -> Forger {
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "forger");
+        let key = rcgen::KeyPair::generate().unwrap();
+        let forger = Forger(rcgen::CertifiedIssuer::self_signed(params, key).unwrap());
+        let both = world.read(bundle) + &forger.0.pem();
+        std::fs::write(world.path(bundle), both).unwrap();
+        forger
+    }
+
+    fn issue(&self, name: &[(rcgen::DnType, &str)]) -> Pair {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in name {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let key = rustls_pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        Pair(Arc::new((vec![certificate.der().clone()], key)))
+    }
+}
+
+/// `CommonName`, spelled short.
+const CN: rcgen::DnType = rcgen::DnType::CommonName;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_says_name_groups_and_uid() {
+    let world = World::new();
+    let forger = Forger::trusted_by(&world, "client-ca.crt");
+    let backend = things(&world).await;
+    let gateway = world.gateway(&[]);
+    let uid = rcgen::DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+    let jane = forger.issue(&[(CN, "jane"), (rcgen::DnType::OrganizationName, "devs"), (uid, "42")]);
+    for client in both(&world, &gateway, Some(&jane)).await {
+        assert_eq!(client.get(THINGS).await.status, 200);
+        let seen = backend.last();
+        assert_eq!(
+            who(&seen),
+            [
+                "x-remote-group: devs",
+                "x-remote-group: system:authenticated",
+                "x-remote-uid: 42",
+                "x-remote-user: jane"
+            ]
+        );
+        assert_eq!(seen.all("x-remote-extra-authentication.kubernetes.io%2fcredential-id").len(), 1);
+    }
+}
+
+/// A name that cannot be passed on unchanged is nobody's: a backend would take the front proxy itself for the
+/// caller, or somebody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_without_a_speakable_name_is_nobody() {
+    let world = World::new();
+    let forger = Forger::trusted_by(&world, "client-ca.crt");
+    let backend = things(&world).await;
+    let gateway = world.gateway(&[]);
+    for name in [&[][..], &[(CN, "")], &[(CN, "jane\r\nX-Remote-Group: system:masters")], &[(CN, "jane\0")], &[(CN, " jane")]]
+    {
+        let pair = forger.issue(name);
+        for client in both(&world, &gateway, Some(&pair)).await {
+            client.get(THINGS).await.refused(401, "Unauthorized");
+        }
+    }
+    assert!(backend.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_the_file_says_who_and_stays_here() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let file = world.path("tokens.csv");
+    std::fs::write(&file, "s3cret,jane,uid-1,\"devs,ops\"\n").unwrap();
+    let gateway = world.gateway(&[&format!("--token-auth-file={}", file.display())]);
+    for client in both(&world, &gateway, None).await {
+        for authorization in ["Bearer s3cret", "bearer s3cret"] {
+            let answer = client.ask(get(THINGS, &[("Authorization", authorization), ("authorization", "Basic eA==")])).await;
+            assert_eq!(answer.status, 200);
+            let seen = backend.last();
+            assert_eq!(
+                identity(&seen),
+                [
+                    "x-remote-group: devs",
+                    "x-remote-group: ops",
+                    "x-remote-group: system:authenticated",
+                    "x-remote-uid: uid-1",
+                    "x-remote-user: jane"
+                ]
+            );
+            assert!(seen.all("authorization").is_empty());
+        }
+    }
+    for client in both(&world, &gateway, None).await {
+        client.ask(get(THINGS, &[("authorization", "Bearer s3cre")])).await.refused(401, "Unauthorized");
+    }
+    gateway.said(&["invalid bearer token"]).await;
+    assert!(!gateway.log().iter().any(|line| line.contains("s3cre")), "a token stands in the log");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_proxy_speaks_for_others_if_its_authority_and_its_name_are_right() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = world.gateway(&["--requestheader-uid-headers=X-Remote-Uid"]);
+    let word = [
+        ("x-remote-user", "jane"),
+        ("X-Remote-User", "root"),
+        ("x-remote-uid", "7"),
+        ("X-Remote-Group", "devs"),
+        ("x-remote-group", "a,b"),
+        ("x-remote-group", "devs"),
+        ("x-remote-extra-example.com%2fScope", "one"),
+        ("X-Remote-Extra-example.com%2Fscope", "two"),
+    ];
+    let as_jane = [
+        "x-remote-extra-example.com%2fscope: one",
+        "x-remote-extra-example.com%2fscope: two",
+        "x-remote-group: devs",
+        "x-remote-group: a,b",
+        "x-remote-group: devs",
+        "x-remote-group: system:authenticated",
+        "x-remote-uid: 7",
+        "x-remote-user: jane",
+    ];
+    for client in both(&world, &gateway, Some(&world.front_proxy("outer-proxy"))).await {
+        assert_eq!(client.ask(get(THINGS, &word)).await.status, 200);
+        assert_eq!(identity(&backend.last()), as_jane);
+        // Nobody named: neither the proxy's own name nor anybody's.
+        for nobody in [&[("x-remote-group", "system:masters")][..], &[("x-remote-user", "")], &[]] {
+            client.ask(get(THINGS, nobody)).await.refused(401, "Unauthorized");
+        }
+    }
+    let asked = backend.seen().len();
+    for client in both(&world, &gateway, Some(&world.front_proxy("other-proxy"))).await {
+        client.ask(get(THINGS, &word)).await.refused(401, "Unauthorized");
+    }
+    gateway.said(&["x509: subject with cn=other-proxy is not in the allowed list"]).await;
+    assert_eq!(backend.seen().len(), asked);
+    for client in both(&world, &gateway, Some(&world.user("outer-proxy", &[]))).await {
+        assert_eq!(client.ask(get(THINGS, &word)).await.status, 200);
+        assert_eq!(who(&backend.last()), ["x-remote-group: system:authenticated", "x-remote-user: outer-proxy"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_proxy_that_names_what_no_header_carries_is_refused() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = world.gateway(&["--anonymous-auth"]);
+    let proxy = world.front_proxy("outer-proxy");
+    for (name, value) in [
+        ("x-remote-user", &b"jane\xff"[..]),
+        ("x-remote-user", b"ja\tne"),
+        ("x-remote-group", b"\xc3("),
+        ("x-remote-group", b"a\tb"),
+        ("x-remote-extra-a", b"\xff"),
+    ] {
+        for client in both(&world, &gateway, Some(&proxy)).await {
+            let mut request = get(THINGS, &[]);
+            request.headers_mut().insert("x-remote-user", HeaderValue::from_static("jane"));
+            request.headers_mut().insert(name, HeaderValue::from_bytes(value).unwrap());
+            client.ask(request).await.refused(401, "Unauthorized");
+        }
+    }
+    assert!(backend.seen().is_empty());
+}
+
+/// Without credentials, exactly what kube-apiserver answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_let_in_as_nobody() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = world.gateway(&[]);
+    for client in both(&world, &gateway, None).await {
+        let answer = client.get(THINGS).await;
+        assert_eq!(answer.status, 401);
+        assert_eq!(
+            answer.text().trim_end(),
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}"#
+        );
+        assert_eq!(answer.headers["content-type"], "application/json");
+        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        assert!(!answer.headers.contains_key("www-authenticate"));
+    }
+    for path in ["/", "/version", "/metrics", "/api", "/apis", "/openapi/v3", "/nowhere", "/apis/none.example.com/v1"] {
+        Client::http1(&world, &gateway, None).await.get(path).await.refused(401, "Unauthorized");
+    }
+    for path in ["/livez", "/readyz", "/healthz", "/readyz?verbose"] {
+        assert_eq!(Client::http1(&world, &gateway, None).await.get(path).await.status, 200, "{path}");
+    }
+    assert!(backend.seen().is_empty());
+}
+
+/// With `--anonymous-auth`, whoever shows nothing is nobody in particular; whoever shows something wrong is
+/// still refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn anonymous_is_who_shows_no_credentials_not_who_shows_wrong_ones() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = world.gateway(&["--anonymous-auth"]);
+    for client in both(&world, &gateway, None).await {
+        let forged = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
+        assert_eq!(client.ask(get(THINGS, &forged)).await.status, 200);
+        assert_eq!(
+            identity(&backend.last()),
+            ["x-remote-group: system:unauthenticated", "x-remote-user: system:anonymous"]
+        );
+    }
+    let asked = backend.seen().len();
+    let stranger = World::new().user("jane", &["system:masters"]);
+    for client in both(&world, &gateway, Some(&stranger)).await {
+        client.get(THINGS).await.refused(401, "Unauthorized");
+    }
+    for client in both(&world, &gateway, None).await {
+        client.ask(get(THINGS, &[("authorization", "Bearer nonsense")])).await.refused(401, "Unauthorized");
+    }
+    let not_text = HeaderValue::from_bytes(b"Bearer \xff").unwrap();
+    let mut request = get(THINGS, &[]);
+    request.headers_mut().insert("authorization", not_text);
+    Client::http1(&world, &gateway, None).await.ask(request).await.refused(401, "Unauthorized");
+    assert_eq!(backend.seen().len(), asked);
+}
+
+/// The first who knows wins; an error of another does not take that away.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_good_credential_is_enough() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let file = world.path("tokens.csv");
+    std::fs::write(&file, "s3cret,tom,1\n").unwrap();
+    let gateway = world.gateway(&[&format!("--token-auth-file={}", file.display())]);
+    let stranger = World::new().user("mallory", &["system:masters"]);
+    for (pair, token, expected) in [
+        (world.user("jane", &[]), "nonsense", "x-remote-user: jane"),
+        (world.user("jane", &[]), "s3cret", "x-remote-user: jane"),
+        (stranger, "s3cret", "x-remote-user: tom"),
+    ] {
+        for client in both(&world, &gateway, Some(&pair)).await {
+            let authorization = format!("Bearer {token}");
+            assert_eq!(client.ask(get(THINGS, &[("authorization", &authorization)])).await.status, 200);
+            let seen = backend.last();
+            assert!(identity(&seen).contains(&expected.to_owned()), "{:?}", identity(&seen));
+            assert!(seen.all("authorization").is_empty());
+        }
+    }
+}
+
+/// Names a forger may try; every value says `evil`.
+const FORGERIES: &[&str] = &[
+    "X-Remote-User",
+    "x-remote-user",
+    "X-REMOTE-USER",
+    "X-Remote-Uid",
+    "X-Remote-Group",
+    "X-Remote-Groups",
+    "X-Remote-Extra-Scopes",
+    "X-Remote-Extra-",
+    "x-remote-extra-authentication.kubernetes.io%2fcredential-id",
+    "X_Remote_User",
+    "x_remote_user",
+    "X-Remote_User",
+    "X_REMOTE_GROUP",
+    "X_Remote_Uid",
+    "X_Remote_Extra_Scopes",
+    "X-Corp-User",
+    "X_Corp_User",
+    "X-Corp-Uid",
+    "X-Corp-Group",
+    "x-corp-extra-scopes",
+    "X_CORP_EXTRA_scopes",
+    "Cookie",
+    "Proxy-Authorization",
+    "Authorization",
+    "X-Kubernetes-Peer-Proxied",
+    "Client-Cert",
+    "X-Client-Cert",
+    "X-Forwarded-Client-Cert",
+    "X-SSL-Client-Cert",
+    "Ssl-Client-Cert",
+    "X_Forwarded_Client_Cert",
+];
+
+const CUSTOM: &[&str] = &[
+    "--requestheader-username-headers=X-Remote-User,X-Corp-User",
+    "--requestheader-uid-headers=X-Remote-Uid,X-Corp-Uid",
+    "--requestheader-group-headers=X-Remote-Group,X-Corp-Group",
+    "--requestheader-extra-headers-prefix=X-Remote-Extra-,X-Corp-Extra-",
+];
+
+/// Asserts that nothing of a forgery arrived, and that jane did.
+#[track_caller]
+fn only_jane(seen: &Seen, what: &str) {
+    assert_eq!(
+        who(seen),
+        ["x-remote-group: devs", "x-remote-group: system:authenticated", "x-remote-user: jane"],
+        "{what}"
+    );
+    for (name, value) in &seen.headers {
+        assert!(!String::from_utf8_lossy(value.as_bytes()).contains("evil"), "{what}: {name} arrived");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_forged_header_reaches_a_backend() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = world.gateway(CUSTOM);
+    let jane = world.user("jane", &["devs"]);
+    for client in both(&world, &gateway, Some(&jane)).await {
+        for name in FORGERIES {
+            // Alone, twice, with a body, and named as belonging to the hop.
+            let lines = [(*name, "evil"), (*name, "also evil")];
+            for mut forged in [get(THINGS, &lines[..1]), get(THINGS, &lines), request(Method::POST, THINGS, &lines, "{}")] {
+                if matches!(client, Client::Http1(_)) {
+                    let hop = HeaderValue::from_str(&format!("keep-alive, {name}, X-Remote-User, x-remote-group")).unwrap();
+                    forged.headers_mut().insert("connection", hop);
+                }
+                assert_eq!(client.ask(forged).await.status, 200, "{name}");
+                only_jane(&backend.last(), name);
+            }
+        }
+        let all: Vec<_> = FORGERIES.iter().map(|name| (*name, "evil")).collect();
+        assert_eq!(client.ask(get(THINGS, &all)).await.status, 200);
+        only_jane(&backend.last(), "all at once");
+    }
+}
+
+/// Without the custom names being configured, the standard ones still go, and those of a token's holder, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn standard_names_are_removed_when_others_are_configured() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = world.gateway(&[
+        "--requestheader-username-headers=X-Corp-User",
+        "--requestheader-group-headers=X-Corp-Group",
+        "--requestheader-extra-headers-prefix=X-Corp-Extra-",
+    ]);
+    let proxy = world.front_proxy("outer-proxy");
+    for client in both(&world, &gateway, Some(&proxy)).await {
+        let lines = [
+            ("x-corp-user", "jane"),
+            ("x-corp-group", "devs"),
+            ("x-remote-user", "evil"),
+            ("x-remote-group", "evil"),
+            ("x-remote-uid", "evil"),
+            ("x-remote-extra-evil", "evil"),
+            ("x_remote_user", "evil"),
+        ];
+        assert_eq!(client.ask(get(THINGS, &lines)).await.status, 200);
+        only_jane(&backend.last(), "standard names beside custom ones");
+        client.ask(get(THINGS, &[("x-remote-user", "evil")])).await.refused(401, "Unauthorized");
+    }
+}
+
+/// What stands behind a body may be merged into the header by a backend.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_forged_trailer_reaches_a_backend() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::default(), async |request: Request<hyper::body::Incoming>| {
+        let body = request.into_body().collect().await.unwrap();
+        let trailers = body.trailers().cloned().unwrap_or_default();
+        let names: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
+        json(200, &names.join(","))
+    })
+    .await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let gateway = world.gateway(CUSTOM);
+    let jane = world.user("jane", &["devs"]);
+    for client in both(&world, &gateway, Some(&jane)).await {
+        let mut trailers = HeaderMap::new();
+        let mut names = vec!["x-checksum".to_owned()];
+        names.extend(FORGERIES.iter().map(|name| name.to_ascii_lowercase()));
+        names.extend(["impersonate-user".to_owned(), "impersonate_group".to_owned(), "x-forwarded-for".to_owned()]);
+        for name in &names {
+            trailers.insert(http::HeaderName::try_from(name).unwrap(), HeaderValue::from_static("evil"));
+        }
+        let frames = [Ok(Frame::data("{}".into())), Ok(Frame::trailers(trailers))];
+        let body: RequestBody = BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)));
+        let mut request = request(Method::POST, THINGS, &[("trailer", &names.join(", ")), ("te", "trailers")], "").map(|_| body);
+        request.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+        let answer = client.ask(request).await;
+        assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "x-checksum"));
+        only_jane(&backend.last(), "trailers");
+    }
+}
+
+/// Sends `text` on a connection of its own and gives what is answered until the end of the header.
+async fn raw(world: &World, gateway: &Gateway, pair: Option<&Pair>, text: &str) -> String {
+    let mut stream = connect(world, gateway.address, pair, &["http/1.1"]).await;
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = async {
+        while !answer.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => answer.push(byte),
+                Err(_) => break,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time");
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_carry_the_caller_and_nothing_forged() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http1(), async |_| json(418, "{}")).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let gateway = world.gateway(CUSTOM);
+    let jane = world.user("jane", &["devs"]);
+    for protocol in ["SPDY/3.1", "websocket"] {
+        let mut text = format!(
+            "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: {protocol}\r\n\
+             Connection: X-Remote-Group, Upgrade, X-Remote-User\r\nConnection: x-remote-extra-a\r\n"
+        );
+        for name in FORGERIES {
+            text += &format!("{name}: evil\r\n");
+        }
+        let answer = raw(&world, &gateway, Some(&jane), &(text + "\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
+        let seen = backend.last();
+        only_jane(&seen, protocol);
+        assert_eq!((seen.all("connection"), seen.all("upgrade")), (vec!["Upgrade".to_owned()], vec![protocol.to_owned()]));
+    }
+}
+
+/// The token that a browser hides among WebSocket protocols says who is asking, and does not go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_among_websocket_protocols_stays_here() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http1(), async |_| json(418, "{}")).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let file = world.path("tokens.csv");
+    std::fs::write(&file, "token,tom,1\n").unwrap();
+    let gateway = world.gateway(&[&format!("--token-auth-file={}", file.display())]);
+    let ask = |protocols: &str| {
+        format!(
+            "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Protocol: {protocols}\r\n\r\n"
+        )
+    };
+    let token = "base64url.bearer.authorization.k8s.io.dG9rZW4"; // "token"
+    let answer = raw(&world, &gateway, None, &ask(&format!("v4.channel.k8s.io, {token}"))).await;
+    assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
+    let seen = backend.last();
+    assert_eq!(seen.all("x-remote-user"), ["tom"]);
+    assert_eq!(seen.all("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
+    // Also when somebody else vouches for the request, and where it has no meaning.
+    let jane = world.user("jane", &[]);
+    raw(&world, &gateway, Some(&jane), &ask(&format!("{token}, v4.channel.k8s.io"))).await;
+    assert_eq!(backend.last().all("x-remote-user"), ["jane"]);
+    assert_eq!(backend.last().all("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
+    let plain = Client::http1(&world, &gateway, Some(&jane)).await;
+    plain.ask(get(THINGS, &[("sec-websocket-protocol", token)])).await;
+    assert!(backend.last().all("sec-websocket-protocol").is_empty());
+    let asked = backend.seen().len();
+    for wrong in [token.to_owned(), format!("{token},{token},a"), "base64url.bearer.authorization.k8s.io.eA,a".to_owned()] {
+        let answer = raw(&world, &gateway, None, &ask(&wrong)).await;
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{wrong}: {answer}");
+    }
+    assert_eq!(backend.seen().len(), asked);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_wants_to_be_somebody_else_is_told_that_nobody_judges_it() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = world.gateway(&["--anonymous-auth"]);
+    let admin = world.user("admin", &["system:masters"]);
+    for name in ["Impersonate-User", "Impersonate-Group", "impersonate-uid", "Impersonate-Extra-Scopes", "Impersonate_User"] {
+        for pair in [Some(&admin), None] {
+            for client in both(&world, &gateway, pair).await {
+                let status = client.ask(get(THINGS, &[(name, "jane")])).await.refused(403, "Forbidden");
+                assert!(status["message"].as_str().unwrap().to_lowercase().contains("impersonat"), "{status}");
+            }
+        }
+        let text = format!(
+            "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: SPDY/3.1\r\n\
+             Connection: Upgrade, {name}\r\n{name}: jane\r\n\r\n"
+        );
+        let answer = raw(&world, &gateway, Some(&admin), &text).await;
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    }
+    assert!(backend.seen().is_empty());
+}
