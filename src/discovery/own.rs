@@ -6,7 +6,6 @@ use super::document::{Kind, Resource, Scope};
 pub(super) const GROUP: &str = "apiregistration.k8s.io";
 /// Its version.
 pub(super) const VERSION: &str = "v1";
-/// Its one resource. Only reads: the registry directory owns the objects.
 /// Where the resources of our own group are listed.
 pub(super) const PATH: &str = "/apis/apiregistration.k8s.io/v1";
 
@@ -33,6 +32,7 @@ pub(super) fn resource_list() -> serde_json::Value {
     })
 }
 
+/// Its one resource. Only reads: the registry directory owns the objects.
 pub(super) fn resources() -> Vec<Resource> {
     vec![Resource {
         resource: "apiservices".into(),

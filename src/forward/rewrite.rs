@@ -1,6 +1,6 @@
 //! What happens to headers on the way in and on the way out.
 
-use http::header::{CACHE_CONTROL, COOKIE, HOST, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CACHE_CONTROL, HOST, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::identity::Stamp;
@@ -11,8 +11,6 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
-/// A peer apiserver's mark, which a client could set to skip its peer-proxying.
-const X_KUBERNETES_PEER_PROXIED: HeaderName = HeaderName::from_static("x-kubernetes-peer-proxied");
 
 /// Where a request came from and who sent it.
 pub struct Origin<'o> {
@@ -35,8 +33,7 @@ pub struct Origin<'o> {
 pub(super) fn request(headers: &mut HeaderMap, origin: &Origin<'_>) {
     hop_by_hop::strip_request(headers);
     headers.remove(HOST);
-    headers.remove(COOKIE);
-    headers.remove(X_KUBERNETES_PEER_PROXIED);
+    hop_by_hop::strip_untrusted_request(headers);
     forwarded_for(headers, origin.remote);
     match &origin.host {
         Some(host) => headers.insert(X_FORWARDED_HOST, host.clone()),
