@@ -13,6 +13,9 @@ use parking_lot::Mutex;
 
 use super::Limits;
 
+/// How long a connection that was told to end may stay without a request on it.
+const LAST_WORD: Duration = Duration::from_secs(3);
+
 /// What one connection does, written by its own task and by the sweep of the same thread.
 ///
 /// Atomics only because hyper wants the stream of an upgradeable connection to be `Send`.
@@ -27,6 +30,8 @@ pub(super) struct Lifetime {
     /// Milliseconds since `epoch` plus one at which the first byte of a header came; 0 when none waits.
     first_byte: AtomicU64,
     end: AtomicU8,
+    /// Milliseconds since `epoch` at which the connection was told to end gracefully.
+    told_at: AtomicU64,
     upgraded: AtomicBool,
     waker: AtomicWaker,
 }
@@ -74,6 +79,7 @@ impl Lifetime {
     /// Tells the connection to end; a milder word after a harder one is ignored.
     pub(super) fn tell(&self, end: End) {
         if self.end.fetch_max(end as u8, Ordering::Relaxed) < end as u8 {
+            self.told_at.store(self.now(), Ordering::Relaxed);
             self.waker.wake();
         }
     }
@@ -102,6 +108,13 @@ impl Lifetime {
             return End::Now;
         }
         let idle = self.idle_since.load(Ordering::Relaxed);
+        // A client that connected and never spoke would hold up the end of the process.
+        if self.told() == End::Gracefully
+            && first_byte == 0
+            && past(idle.max(self.told_at.load(Ordering::Relaxed)), LAST_WORD)
+        {
+            return End::Now;
+        }
         if past(idle, limits.idle_timeout + Duration::from_secs(10)) {
             return End::Now;
         }
@@ -166,6 +179,7 @@ impl Connections {
             idle_since: AtomicU64::new(self.0.epoch.elapsed().as_millis() as u64),
             first_byte: AtomicU64::new(0),
             end: AtomicU8::new(End::No as u8),
+            told_at: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
             waker: AtomicWaker::new(),
         });

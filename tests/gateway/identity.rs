@@ -30,7 +30,10 @@ fn identity(seen: &Seen) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in &seen.headers {
         let canonical = name.as_str().replace('_', "-");
-        if canonical.starts_with("x-remote-") || canonical.starts_with("x-corp-") || canonical.starts_with("impersonate") {
+        if canonical.starts_with("x-remote-")
+            || canonical.starts_with("x-corp-")
+            || canonical.starts_with("impersonate")
+        {
             lines.push(format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())));
         }
     }
@@ -95,12 +98,7 @@ async fn a_certificate_says_name_groups_and_uid() {
         let seen = backend.last();
         assert_eq!(
             who(&seen),
-            [
-                "x-remote-group: devs",
-                "x-remote-group: system:authenticated",
-                "x-remote-uid: 42",
-                "x-remote-user: jane"
-            ]
+            ["x-remote-group: devs", "x-remote-group: system:authenticated", "x-remote-uid: 42", "x-remote-user: jane"]
         );
         assert_eq!(seen.all("x-remote-extra-authentication.kubernetes.io%2fcredential-id").len(), 1);
     }
@@ -114,7 +112,8 @@ async fn a_certificate_without_a_speakable_name_is_nobody() {
     let forger = Forger::trusted_by(&world, "client-ca.crt");
     let backend = things(&world).await;
     let gateway = world.gateway(&[]);
-    for name in [&[][..], &[(CN, "")], &[(CN, "jane\r\nX-Remote-Group: system:masters")], &[(CN, "jane\0")], &[(CN, " jane")]]
+    for name in
+        [&[][..], &[(CN, "")], &[(CN, "jane\r\nX-Remote-Group: system:masters")], &[(CN, "jane\0")], &[(CN, " jane")]]
     {
         let pair = forger.issue(name);
         for client in both(&world, &gateway, Some(&pair)).await {
@@ -133,7 +132,8 @@ async fn a_token_of_the_file_says_who_and_stays_here() {
     let gateway = world.gateway(&[&format!("--token-auth-file={}", file.display())]);
     for client in both(&world, &gateway, None).await {
         for authorization in ["Bearer s3cret", "bearer s3cret"] {
-            let answer = client.ask(get(THINGS, &[("Authorization", authorization), ("authorization", "Basic eA==")])).await;
+            let answer =
+                client.ask(get(THINGS, &[("Authorization", authorization), ("authorization", "Basic eA==")])).await;
             assert_eq!(answer.status, 200);
             let seen = backend.last();
             assert_eq!(
@@ -369,9 +369,12 @@ async fn no_forged_header_reaches_a_backend() {
         for name in FORGERIES {
             // Alone, twice, with a body, and named as belonging to the hop.
             let lines = [(*name, "evil"), (*name, "also evil")];
-            for mut forged in [get(THINGS, &lines[..1]), get(THINGS, &lines), request(Method::POST, THINGS, &lines, "{}")] {
+            for mut forged in
+                [get(THINGS, &lines[..1]), get(THINGS, &lines), request(Method::POST, THINGS, &lines, "{}")]
+            {
                 if matches!(client, Client::Http1(_)) {
-                    let hop = HeaderValue::from_str(&format!("keep-alive, {name}, X-Remote-User, x-remote-group")).unwrap();
+                    let hop =
+                        HeaderValue::from_str(&format!("keep-alive, {name}, X-Remote-User, x-remote-group")).unwrap();
                     forged.headers_mut().insert("connection", hop);
                 }
                 assert_eq!(client.ask(forged).await.status, 200, "{name}");
@@ -435,7 +438,8 @@ async fn no_forged_trailer_reaches_a_backend() {
         }
         let frames = [Ok(Frame::data("{}".into())), Ok(Frame::trailers(trailers))];
         let body: RequestBody = BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)));
-        let mut request = request(Method::POST, THINGS, &[("trailer", &names.join(", ")), ("te", "trailers")], "").map(|_| body);
+        let mut request =
+            request(Method::POST, THINGS, &[("trailer", &names.join(", ")), ("te", "trailers")], "").map(|_| body);
         request.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
         let answer = client.ask(request).await;
         assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "x-checksum"));
@@ -479,7 +483,10 @@ async fn upgrades_carry_the_caller_and_nothing_forged() {
         assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
         let seen = backend.last();
         only_jane(&seen, protocol);
-        assert_eq!((seen.all("connection"), seen.all("upgrade")), (vec!["Upgrade".to_owned()], vec![protocol.to_owned()]));
+        assert_eq!(
+            (seen.all("connection"), seen.all("upgrade")),
+            (vec!["Upgrade".to_owned()], vec![protocol.to_owned()])
+        );
     }
 }
 
@@ -513,7 +520,9 @@ async fn a_token_among_websocket_protocols_stays_here() {
     plain.ask(get(THINGS, &[("sec-websocket-protocol", token)])).await;
     assert!(backend.last().all("sec-websocket-protocol").is_empty());
     let asked = backend.seen().len();
-    for wrong in [token.to_owned(), format!("{token},{token},a"), "base64url.bearer.authorization.k8s.io.eA,a".to_owned()] {
+    for wrong in
+        [token.to_owned(), format!("{token},{token},a"), "base64url.bearer.authorization.k8s.io.eA,a".to_owned()]
+    {
         let answer = raw(&world, &gateway, None, &ask(&wrong)).await;
         assert!(answer.starts_with("HTTP/1.1 401 "), "{wrong}: {answer}");
     }
@@ -526,7 +535,9 @@ async fn who_wants_to_be_somebody_else_is_told_that_nobody_judges_it() {
     let backend = things(&world).await;
     let gateway = world.gateway(&["--anonymous-auth"]);
     let admin = world.user("admin", &["system:masters"]);
-    for name in ["Impersonate-User", "Impersonate-Group", "impersonate-uid", "Impersonate-Extra-Scopes", "Impersonate_User"] {
+    for name in
+        ["Impersonate-User", "Impersonate-Group", "impersonate-uid", "Impersonate-Extra-Scopes", "Impersonate_User"]
+    {
         for pair in [Some(&admin), None] {
             for client in both(&world, &gateway, pair).await {
                 let status = client.ask(get(THINGS, &[(name, "jane")])).await.refused(403, "Forbidden");
