@@ -158,10 +158,7 @@ pub(crate) mod tests {
 
     /// A registry of these documents, which must be right; for the tests of other modules too.
     pub(crate) fn registry(text: &str) -> Registry {
-        registry_with(text, Settings { allow_url_backends: true, ..Settings::default() })
-    }
-
-    pub(crate) fn registry_with(text: &str, settings: Settings) -> Registry {
+        let settings = Settings { allow_url_backends: true, ..Settings::default() };
         read(&settings, "registry.yaml", text).unwrap_or_else(|problems| panic!("{problems}"))
     }
 
