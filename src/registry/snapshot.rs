@@ -209,7 +209,7 @@ pub(crate) mod tests {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/registry");
         let registry = load(&Settings { dir, ..Settings::default() }).unwrap_or_else(|problems| panic!("{problems}"));
         let names: Vec<&str> = registry.api_services.iter().map(|one| one.name.as_str()).collect();
-        assert_eq!(names, ["v1alpha1.wardle.example.com", "v1beta1.metrics.k8s.io"]);
+        assert_eq!(names, ["v1beta1.wardle.example.com", "v1alpha1.wardle.example.com", "v1beta1.metrics.k8s.io"]);
         for one in &registry.api_services {
             assert!(crate::registry::resolve(one, &registry, Default::default()).is_ok(), "{}", one.name);
         }
