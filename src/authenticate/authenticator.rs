@@ -33,7 +33,7 @@ pub struct Settings {
 /// Finds out who is asking. One a worker; cheap to make.
 pub struct Authenticator {
     settings: Settings,
-    headers: IdentityHeaders,
+    headers: Arc<IdentityHeaders>,
     anonymous: Option<Arc<User>>,
 }
 
@@ -60,12 +60,12 @@ impl Authenticator {
         let anonymous = settings.anonymous.then(|| {
             Arc::new(User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() })
         });
-        let headers = IdentityHeaders::new(&settings.request_headers.names);
+        let headers = Arc::new(IdentityHeaders::new(&settings.request_headers.names));
         Authenticator { settings, headers, anonymous }
     }
 
     /// The names of all headers that carry an identity here.
-    pub fn identity_headers(&self) -> &IdentityHeaders {
+    pub fn identity_headers(&self) -> &Arc<IdentityHeaders> {
         &self.headers
     }
 

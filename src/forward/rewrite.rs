@@ -29,7 +29,7 @@ pub struct Origin<'o> {
 /// Makes a client's headers the backend's: hop-by-hop headers go, ours come, the identity last.
 ///
 /// Cookies are the client's secrets of this origin and stay here, like its `Authorization`, which
-/// authentication has removed already.
+/// authentication has removed already; so does what only a proxy in front of us may say.
 pub(super) fn request(headers: &mut HeaderMap, origin: &Origin<'_>) {
     hop_by_hop::strip_request(headers);
     headers.remove(HOST);

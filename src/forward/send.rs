@@ -1,5 +1,6 @@
 //! From a permitted request to the backend's answer.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
@@ -14,6 +15,7 @@ use super::relay::{Limit, Relayed};
 use super::rewrite::{self, Origin};
 use super::streams::Streams;
 use super::upload::Upload;
+use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Body, Refusal, hop_by_hop};
@@ -28,6 +30,8 @@ pub struct Outbound<'o> {
     pub path_and_query: PathAndQuery,
     /// From where and from whom.
     pub origin: Origin<'o>,
+    /// What a client must not say behind its body either.
+    pub identity_headers: &'o Arc<IdentityHeaders>,
     /// How long it may take in all; none for a long-running request.
     pub timeout: Option<Duration>,
 }
@@ -48,7 +52,7 @@ pub async fn send(
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let began = Instant::now();
-    let Outbound { request, path_and_query, origin, timeout } = outbound;
+    let Outbound { request, path_and_query, origin, identity_headers, timeout } = outbound;
     let info = permit.request();
     let name = &backend.api_service().name;
     let most = backend.api_service().settings.max_request_bytes;
@@ -64,7 +68,7 @@ pub async fn send(
     }
     let (mut parts, body) = request.into_parts();
     rewrite::request(&mut parts.headers, &origin);
-    let (body, exceeded) = Upload::of(body, most, || record.received());
+    let (body, exceeded) = Upload::of(body, most, identity_headers, || record.received());
     let bodiless = matches!(body, Body::Empty);
     let safe = bodiless && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let mut request = Request::new(body);

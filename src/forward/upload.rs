@@ -3,12 +3,14 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use crate::authenticate::IdentityHeaders;
 use crate::message::{Body, BodyError, hop_by_hop};
 
 /// The body of a request as it streams through.
@@ -17,6 +19,7 @@ pub(super) struct Upload {
     received: Rc<Cell<u64>>,
     most: u64,
     exceeded: Rc<Cell<bool>>,
+    identity: Arc<IdentityHeaders>,
 }
 
 /// Whether a body turned out larger than it may be.
@@ -30,14 +33,24 @@ impl Exceeded {
 }
 
 impl Upload {
-    /// The body to send on; `received` is asked for only if there is one.
-    pub(super) fn of(from: Incoming, most: Option<u64>, received: impl FnOnce() -> Rc<Cell<u64>>) -> (Body, Exceeded) {
+    /// The body to send on, without `identity` in its trailers; `received` is asked for only if there is one.
+    pub(super) fn of(
+        from: Incoming,
+        most: Option<u64>,
+        identity: &Arc<IdentityHeaders>,
+        received: impl FnOnce() -> Rc<Cell<u64>>,
+    ) -> (Body, Exceeded) {
         let exceeded = Exceeded::default();
         if from.is_end_stream() {
             return (Body::Empty, exceeded);
         }
-        let upload =
-            Upload { from, received: received(), most: most.unwrap_or(u64::MAX), exceeded: exceeded.0.clone() };
+        let upload = Upload {
+            from,
+            received: received(),
+            most: most.unwrap_or(u64::MAX),
+            exceeded: exceeded.0.clone(),
+            identity: identity.clone(),
+        };
         (Body::stream(upload), exceeded)
     }
 }
@@ -51,6 +64,8 @@ impl http_body::Body for Upload {
         let mut frame = frame?;
         if let Some(trailers) = frame.trailers_mut() {
             hop_by_hop::strip_trailers(trailers);
+            hop_by_hop::strip_untrusted_request(trailers);
+            self.identity.strip(trailers);
         }
         if let Some(data) = frame.data_ref() {
             let total = self.received.get() + data.len() as u64;

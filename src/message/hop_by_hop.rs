@@ -50,19 +50,25 @@ pub fn strip_untrusted(headers: &mut HeaderMap) {
 /// and the mark of a peer kube-apiserver. Not for a delegate that owns the origin with us.
 pub fn strip_untrusted_request(headers: &mut HeaderMap) {
     remove_where(headers, |name| {
-        matches!(
-            name,
-            "cookie"
-                | "cookie2"
-                | "client-cert"
-                | "client-cert-chain"
-                | "ssl-client-cert"
-                | "x-client-cert"
-                | "x-forwarded-client-cert"
-                | "x-kubernetes-peer-proxied"
-                | "x-ssl-client-cert"
-        )
+        // By first letter: this looks at every header of every request.
+        match name.as_bytes().first() {
+            Some(b'c') => name == "cookie" || name == "cookie2" || begins(name, "client-cert"),
+            Some(b's') => begins(name, "ssl-client-"),
+            Some(b'x') => {
+                begins(name, "x-client-cert")
+                    || begins(name, "x-forwarded-client-cert")
+                    || begins(name, "x-kubernetes-peer-proxied")
+                    || begins(name, "x-ssl-client-")
+            }
+            _ => false,
+        }
     });
+}
+
+/// Whether `name` begins with `wanted`, any odd character being a dash, as for servers behind WSGI or CGI.
+fn begins(name: &str, wanted: &str) -> bool {
+    let same = |(byte, wanted): (u8, u8)| byte == wanted || wanted == b'-' && !byte.is_ascii_alphanumeric();
+    name.len() >= wanted.len() && name.bytes().zip(wanted.bytes()).all(same)
 }
 
 /// Removes from trailers what must not come behind a body: framing, routing, identity and credentials.

@@ -181,11 +181,14 @@ async fn a_front_proxy_speaks_for_others_if_its_authority_and_its_name_are_right
         "x-remote-uid: 7",
         "x-remote-user: jane",
     ];
-    for client in both(&world, &gateway, Some(&world.front_proxy("outer-proxy"))).await {
+    let proxy = world.front_proxy("outer-proxy");
+    for client in both(&world, &gateway, Some(&proxy)).await {
         assert_eq!(client.ask(get(THINGS, &word)).await.status, 200);
         assert_eq!(identity(&backend.last()), as_jane);
-        // Nobody named: neither the proxy's own name nor anybody's.
-        for nobody in [&[("x-remote-group", "system:masters")][..], &[("x-remote-user", "")], &[]] {
+    }
+    // Nobody named: neither the proxy's own name nor anybody's.
+    for nobody in [&[("x-remote-group", "system:masters")][..], &[("x-remote-user", "")], &[]] {
+        for client in both(&world, &gateway, Some(&proxy)).await {
             client.ask(get(THINGS, nobody)).await.refused(401, "Unauthorized");
         }
     }
@@ -410,6 +413,7 @@ async fn standard_names_are_removed_when_others_are_configured() {
         ];
         assert_eq!(client.ask(get(THINGS, &lines)).await.status, 200);
         only_jane(&backend.last(), "standard names beside custom ones");
+        // Over HTTP/2 this is the last request of its connection.
         client.ask(get(THINGS, &[("x-remote-user", "evil")])).await.refused(401, "Unauthorized");
     }
 }

@@ -137,6 +137,7 @@ async fn relay(
         request,
         path_and_query,
         origin: Origin { stamp: &stamp, remote: &connection.remote_header, host, path: path.raw(), audit_id },
+        identity_headers: shared.authenticator.identity_headers(),
         timeout,
     };
     let mut response =
