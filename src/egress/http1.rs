@@ -12,8 +12,9 @@ use crate::message::Body;
 /// net/http servers close an idle connection after 90 s or more; we let go well before, so that a
 /// request seldom meets a connection that is just being closed.
 const IDLE: Duration = Duration::from_secs(55);
-/// How many idle connections one worker keeps to one endpoint.
-const KEPT: usize = 64;
+/// How many idle connections one worker keeps to one endpoint. Above what is in flight at once: a smaller
+/// number means a new TLS handshake for every burst, which is what makes Go proxies slow (their default is 2).
+const KEPT: usize = 1024;
 /// How long a returned connection may take to be ready again.
 const SETTLE: Duration = Duration::from_millis(100);
 

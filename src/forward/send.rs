@@ -63,8 +63,10 @@ pub async fn send(
     }
     let protocol = hop_by_hop::upgrade_protocol(request.headers()).map(str::to_owned);
     if let Some(protocol) = protocol {
-        return super::upgrade::upgrade(backend, request, path_and_query, info, origin, &protocol, streams, record)
-            .await;
+        // Boxed: rare, and every other request would pay for its size.
+        let upgrade =
+            super::upgrade::upgrade(backend, request, path_and_query, info, origin, &protocol, streams, record);
+        return Box::pin(upgrade).await;
     }
     let (mut parts, body) = request.into_parts();
     rewrite::request(&mut parts.headers, &origin);

@@ -61,31 +61,14 @@ impl Running {
 
     /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
     pub fn until_signal(self) -> ExitCode {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                tracing::error!(%error, "no runtime for signals");
-                return ExitCode::FAILURE;
-            }
-        };
         let access_log = self.access_log.clone();
-        let status = runtime.block_on(async {
-            let mut signals = match Signals::new() {
-                Ok(signals) => signals,
-                Err(error) => {
-                    tracing::error!(%error, "signals cannot be received");
-                    return ExitCode::FAILURE;
-                }
-            };
+        let status = with_signals(async |signals| {
             let name = signals.next().await;
             tracing::info!(signal = name, "ending: what runs is finished; a second signal ends at once");
             tokio::select! {
                 biased;
-                name = signals.next() => {
-                    tracing::warn!(signal = name, "ending at once");
-                    ExitCode::SUCCESS
-                }
-                () = self.end() => ExitCode::SUCCESS,
+                name = signals.next() => tracing::warn!(signal = name, "ending at once"),
+                () = self.end() => {}
             }
         });
         access_log.flush();
@@ -94,24 +77,8 @@ impl Running {
 
     /// Waits for SIGINT or SIGTERM and ends at once: nothing behind this is worth waiting for.
     pub fn until_interrupt(self) -> ExitCode {
-        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                tracing::error!(%error, "no runtime for signals");
-                return ExitCode::FAILURE;
-            }
-        };
-        runtime.block_on(async {
-            match Signals::new() {
-                Ok(mut signals) => {
-                    signals.next().await;
-                    ExitCode::SUCCESS
-                }
-                Err(error) => {
-                    tracing::error!(%error, "signals cannot be received");
-                    ExitCode::FAILURE
-                }
-            }
+        with_signals(async |signals| {
+            signals.next().await;
         })
     }
 
@@ -139,6 +106,23 @@ impl Running {
         if tokio::time::timeout(self.request_timeout, &mut rest).await.is_err() {
             let running = shared.reading.running.count() + shared.mutating.running.count();
             tracing::warn!(requests = running, "ending although some requests still run: their time is up");
+        }
+    }
+}
+
+/// Runs `wait` on this thread with the signals that end a process.
+fn with_signals(wait: impl AsyncFnOnce(&mut Signals)) -> ExitCode {
+    let waited = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+        runtime.block_on(async {
+            wait(&mut Signals::new()?).await;
+            Ok(())
+        })
+    });
+    match waited {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "signals cannot be received");
+            ExitCode::FAILURE
         }
     }
 }
