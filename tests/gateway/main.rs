@@ -5,4 +5,5 @@ mod backend;
 mod client;
 mod identity;
 mod relay;
+mod unclaimed;
 mod world;

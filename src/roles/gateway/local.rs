@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::shared::Shared;
 use crate::authorize::Permit;
 use crate::availability::report::Reports;
-use crate::kubeapi::{Query, RequestInfo, Status};
+use crate::kubeapi::{Query, Status};
 use crate::message::{Blame, Body, BodyError, Refusal};
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::metrics::Format;
@@ -79,7 +79,7 @@ pub(super) fn answer(
             let format = Format::accepted(accept);
             return read_only(method, Response::new(shared.metrics.render(format).into()), format.content_type());
         }
-        _ => return Err(Refusal::new(Blame::Client, not_found(info))),
+        _ => return Err(Refusal::new(Blame::Client, nobody_has(permit))),
     };
     read_only(method, Response::new(text.into()), "application/json")
 }
@@ -97,7 +97,18 @@ fn read_only(
     Ok(response)
 }
 
-fn not_found(info: &RequestInfo<'_>) -> Status {
+/// 404 for what no server here owns, except for a Namespace.
+///
+/// kubectl asks for an object's namespace when the object is not there, and believes a 404: it would say "the server
+/// could not find the requested resource", as if there were no such kind (`Info.Get` in `cli-runtime/pkg/resource`).
+/// Whether the namespace exists, nobody behind us can say, so nobody may read it; then kubectl names the object.
+fn nobody_has(permit: &Permit<'_>) -> Status {
+    let info = permit.request();
+    let namespace = (info.api_group, info.api_version, info.resource, info.subresource) == ("", "v1", "namespaces", "");
+    if namespace && info.verb == "get" {
+        let reason = "no APIService claims v1, so no server here could allow it";
+        return Status::forbidden_to(&permit.user().name, info, reason);
+    }
     if info.is_resource_request {
         let group_version = if info.api_group.is_empty() {
             info.api_version.to_owned()
@@ -116,7 +127,7 @@ fn not_found(info: &RequestInfo<'_>) -> Status {
 fn index(shared: &Shared) -> String {
     let table = shared.table.get();
     let mut paths: Vec<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v3", "/readyz", "/version"]
+        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             .map(String::from)
             .into();
     for route in table.routes() {
