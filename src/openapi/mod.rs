@@ -2,13 +2,14 @@
 //! themselves are relayed to the backend that [`Index::owner`] names.
 //!
 //! kubectl needs them for `explain`, `apply` and the validation of `create`. A backend that has no `/openapi/v3`
-//! is absent from the index, and kubectl does without; version 2 of OpenAPI is not served.
+//! is absent from the index, and kubectl does without; the document of version 2 is empty.
 
 mod index;
 mod keeper;
 mod own;
 mod relay;
 mod serve;
+mod version2;
 
 pub use index::Index;
 pub use keeper::OpenApi;

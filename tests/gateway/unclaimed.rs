@@ -24,3 +24,16 @@ async fn a_namespace_nobody_serves_may_not_be_read_and_the_rest_is_not_there() {
         assert_eq!(status["details"]["causes"][0]["reason"], "NoAPIService", "{path}: {status}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openapi_of_version_2_is_there_and_empty() {
+    let world = World::new();
+    let gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let client = Client::http1(&world, &gateway, Some(&jane)).await;
+    let accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+    let answer = client.ask(get("/openapi/v2", &[("accept", accept)])).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.headers["content-type"], "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+    assert_eq!(client.get("/openapi/v2").await.json()["paths"], serde_json::json!({}));
+}
