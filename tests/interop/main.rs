@@ -3,7 +3,8 @@
 //!
 //! `tests/interop/run` builds the peers and starts this; what stands after `--` are the test harness's
 //! usual arguments (a filter, `--list`, `--test-threads`). `NARTHEX_INTEROP=direct` leaves narthex out and
-//! compares the server with itself, which tells whether a failure is ours or the peers'.
+//! compares the server with itself, which tells whether a failure is ours or the peers'. `NARTHEX_INTEROP=hold`
+//! runs no test but prints how to use the world by hand, until Enter.
 
 // A test stops at what it did not expect.
 #![allow(clippy::unwrap_used)]
@@ -30,7 +31,12 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(processors.clamp(2, 8));
 
     let kubectls = kubectls();
-    let with_narthex = std::env::var("NARTHEX_INTEROP").as_deref() != Ok("direct");
+    let mode = std::env::var("NARTHEX_INTEROP").unwrap_or_default();
+    if mode == "hold" {
+        World::start(true).hold();
+        return ExitCode::SUCCESS;
+    }
+    let with_narthex = mode != "direct";
     let shared: Arc<OnceLock<World>> = Arc::default();
     let trials = trials(&shared, &kubectls, with_narthex);
     if !arguments.list {

@@ -72,6 +72,22 @@ impl World {
         path
     }
 
+    /// Says how to use the world by hand, and keeps it until a line (or the end) comes on standard input.
+    pub(crate) fn hold(self) {
+        for (name, target) in [("direct", Target::Direct), ("through", Target::Through)] {
+            let door = self.door(target);
+            for (person, identity) in [("jane", self.cluster.jane()), ("admin", self.cluster.admin())] {
+                let file = format!("{person}-{name}");
+                let path =
+                    kubeconfig::write(self.directory.path(), &file, &door.url(), &door.authority, Some(identity));
+                println!("{} --kubeconfig={}", peer("kubectl").display(), path.display());
+            }
+        }
+        println!("Enter ends it.");
+        let _ = std::io::stdin().read_line(&mut String::new());
+        self.end(false);
+    }
+
     /// Ends the peers; keeps files and logs when something failed.
     pub(crate) fn end(self, failed: bool) {
         let World { gateway, extension, cluster, directory, .. } = self;
