@@ -74,6 +74,10 @@ fn trials(shared: &Arc<OnceLock<World>>, kubectls: &[Kubectl], with_narthex: boo
                 Box::new(move |world| stories::tell_through(world, &teller, story)),
             );
         }
+        for (name, trial) in stories::trials_with_kubectl().into_iter().filter(|_| with_narthex) {
+            let kubectl = kubectl.clone();
+            add(format!("kubectl {}: {name}", kubectl.version), Box::new(move |world| trial(world, &kubectl)));
+        }
     }
     for (name, trial) in stories::trials_everywhere() {
         add(name.to_owned(), Box::new(trial));

@@ -5,6 +5,7 @@ mod crowd;
 mod discovery;
 mod failure;
 mod identity;
+mod quickstart;
 mod reading;
 mod watching;
 mod writing;
@@ -16,6 +17,9 @@ pub(crate) type Story = fn(&mut Session<'_>);
 
 /// A test that makes its own comparison, or has nothing to compare with.
 pub(crate) type Trial = fn(&World);
+
+/// A trial with one kubectl.
+pub(crate) type TrialWith = fn(&World, &Kubectl);
 
 /// Told at every target.
 pub(crate) fn everywhere() -> Vec<(&'static str, Story)> {
@@ -30,6 +34,11 @@ pub(crate) fn through_narthex() -> Vec<(&'static str, Story)> {
 /// Trials that ask every target there is.
 pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
     [identity::TRIALS, crowd::TRIALS].concat()
+}
+
+/// Trials of narthex with each kubectl.
+pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
+    quickstart::THROUGH.to_vec()
 }
 
 /// Trials of narthex.

@@ -13,7 +13,7 @@ use super::process::{PATIENCE, deadline};
 pub(crate) struct Kubectl {
     /// `v1.36` and the like: the name its tests carry.
     pub(crate) version: String,
-    program: PathBuf,
+    pub(crate) program: PathBuf,
 }
 
 impl Kubectl {

@@ -17,8 +17,8 @@ pub(crate) use cluster::Cluster;
 pub(crate) use extension::Extension;
 pub(crate) use gateway::Gateway;
 pub(crate) use http::{Door, NOT_LET_IN, runtime};
-pub(crate) use kubectl::Kubectl;
-pub(crate) use process::eventually;
+pub(crate) use kubectl::{Kubectl, Stream};
+pub(crate) use process::{Process, eventually};
 pub(crate) use session::{Session, Step};
 
 use std::path::{Path, PathBuf};

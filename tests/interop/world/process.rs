@@ -87,7 +87,13 @@ impl Process {
 
     /// All it wrote so far.
     pub(crate) fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+        self.reader()()
+    }
+
+    /// The same, for a closure that must not borrow the process.
+    pub(crate) fn reader(&self) -> impl Fn() -> String + use<> {
+        let log = self.log.clone();
+        move || String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned()
     }
 
     pub(crate) fn print_tail(&self, lines: usize) {

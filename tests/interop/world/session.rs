@@ -24,6 +24,17 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// Runs a kubectl `command`, which people know as `words`.
+    pub(crate) fn run(words: &str, command: Command, input: &str) -> Step {
+        let output = run(command, input);
+        Step {
+            command: format!("kubectl {words}"),
+            success: output.status.success(),
+            output: String::from_utf8_lossy(&output.stdout).into_owned(),
+            errors: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// Asserts that it succeeded, and gives its output.
     #[track_caller]
     pub(crate) fn ok(&self) -> &str {
@@ -93,7 +104,7 @@ impl<'w> Session<'w> {
 
     /// The same with a command that was prepared further (an editor, odd arguments).
     pub(crate) fn record(&mut self, words: &str, command: Command, input: &str) -> Step {
-        let step = self.say(words, command, input);
+        let step = Step::run(words, command, input);
         self.transcript.push(Step {
             command: self.blanked(&step.command),
             success: step.success,
@@ -105,17 +116,7 @@ impl<'w> Session<'w> {
 
     /// Runs it without comparing: where the targets rightly differ.
     pub(crate) fn aside(&self, words: &str) -> Step {
-        self.say(words, self.command(words), "")
-    }
-
-    fn say(&self, words: &str, command: Command, input: &str) -> Step {
-        let output = run(command, input);
-        Step {
-            command: format!("kubectl {words}"),
-            success: output.status.success(),
-            output: String::from_utf8_lossy(&output.stdout).into_owned(),
-            errors: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Step::run(words, self.command(words), "")
     }
 
     /// Starts a kubectl that keeps running.
