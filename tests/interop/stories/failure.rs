@@ -11,6 +11,7 @@ use crate::world::{Door, Extension, Gateway, Identity, NOT_LET_IN, World, eventu
 
 pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("a backend that was killed is 503, and works again when it is back", backend_restart),
+    ("a watch outlives --request-timeout", watch_outlives_timeout),
     ("SIGTERM under load ends with 0 and loses nothing", end_under_load),
 ];
 
@@ -19,28 +20,35 @@ const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 fn backend_restart(world: &World) {
     let directory = world.scratch("backend-restart");
     let mut extension = Extension::start(&world.cluster, &directory, "mortal");
-    let gateway = Gateway::start(&world.cluster, &extension, &directory, "narthex-before-mortal");
+    let gateway = Gateway::start(&world.cluster, &extension, &directory, "narthex-before-mortal", &[]);
     let jane = world.cluster.jane();
     assert_eq!(gateway.door.get(Some(jane), FLUNDERS).unwrap().status, 200);
+    let runtime = runtime();
+    let watch = runtime.block_on(async {
+        let response = gateway.door.multiplexed(jane).await.get(&format!("{FLUNDERS}?watch=1")).await.unwrap();
+        assert_eq!(response.status(), 200);
+        response.into_body()
+    });
 
     extension.process.signal(Signal::KILL);
     extension.process.wait();
     // From the first request on, long before a probe could have noticed.
     for _ in 0..3 {
-        let answer = gateway.door.get(Some(jane), FLUNDERS).unwrap();
-        assert_eq!(answer.status, 503, "{}", answer.text());
-        let document = answer.json();
-        assert_eq!(document["kind"], "Status", "{document}");
-        assert_eq!(document["reason"], "ServiceUnavailable", "{document}");
-        assert!(document["details"]["causes"][0]["message"].is_string(), "a cause: {document}");
-        let retry: u32 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
-        assert_eq!(document["details"]["retryAfterSeconds"], retry, "{document}");
-        let text = answer.text();
-        assert!(!text.contains("127.0.0.1") && !text.contains("os error"), "inner words: {text}");
+        is_unavailable(&gateway, jane);
     }
-    // Discovery of the group goes on from what was last known.
-    let group = gateway.door.get(Some(jane), "/apis/wardle.example.com").unwrap();
-    assert_eq!(group.status, 200, "{}", group.text());
+    let end = runtime.block_on(watch.collect());
+    assert!(end.is_err(), "a watch that was cut must not look like one that ended");
+
+    gateway.wait_until_available("False");
+    let reason = is_unavailable(&gateway, jane);
+    assert_eq!(reason, "FailedDiscoveryCheck");
+    // Discovery goes on from what was last known.
+    for path in ["/apis", "/apis/wardle.example.com", "/openapi/v3"] {
+        let answer = gateway.door.get(Some(jane), path).unwrap();
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        assert!(answer.text().contains("wardle.example.com"), "{path}: {}", answer.text());
+    }
+    assert_eq!(gateway.door.get(None, "/readyz").unwrap().status, 200);
 
     extension.start_again();
     eventually("the backend answering again through narthex", || {
@@ -50,9 +58,37 @@ fn backend_restart(world: &World) {
     gateway.wait_until_available("True");
 }
 
+/// A request is answered 503, with all that a client should know and nothing of the inside; gives the cause.
+fn is_unavailable(gateway: &Gateway, who: &Identity) -> String {
+    let answer = gateway.door.get(Some(who), FLUNDERS).unwrap();
+    assert_eq!(answer.status, 503, "{}", answer.text());
+    let document = answer.json();
+    assert_eq!(document["kind"], "Status", "{document}");
+    assert_eq!(document["reason"], "ServiceUnavailable", "{document}");
+    assert!(document["message"].as_str().unwrap().contains("v1alpha1.wardle.example.com"), "{document}");
+    let cause = &document["details"]["causes"][0];
+    assert!(cause["message"].is_string(), "{document}");
+    let retry: u32 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert_eq!(document["details"]["retryAfterSeconds"], retry, "{document}");
+    let text = answer.text();
+    assert!(!text.contains("127.0.0.1") && !text.contains("os error"), "inner words: {text}");
+    cause["reason"].as_str().unwrap().to_owned()
+}
+
+/// A watch is bounded by nothing but its server: here by 3 seconds, thrice what other requests may take.
+fn watch_outlives_timeout(world: &World) {
+    let directory = world.scratch("watch-outlives-timeout");
+    let hasty = [("--request-timeout", "1s")];
+    let gateway = Gateway::start(&world.cluster, &world.extension, &directory, "narthex-in-haste", &hasty);
+    let jane = world.cluster.jane();
+    let path = format!("{FLUNDERS}?watch=1&timeoutSeconds=3");
+    let answer = gateway.door.get(Some(jane), &path).expect("a watch that ends cleanly");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
 fn end_under_load(world: &World) {
     let directory = world.scratch("end-under-load");
-    let mut gateway = Gateway::start(&world.cluster, &world.extension, &directory, "narthex-that-ends");
+    let mut gateway = Gateway::start(&world.cluster, &world.extension, &directory, "narthex-that-ends", &[]);
     let load = Load { answered: AtomicUsize::new(0), ending: AtomicBool::new(false) };
     let (door, jane) = (gateway.door.clone(), world.cluster.jane());
     std::thread::scope(|scope| {

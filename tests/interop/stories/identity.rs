@@ -1,9 +1,7 @@
 //! Who the extension server believes it speaks to.
 
-use std::process::Command;
-
 use super::{Story, Trial};
-use crate::world::{Identity, Session, Target, World};
+use crate::world::{Session, Target, World, curl};
 
 pub(super) const STORIES: &[(&str, Story)] = &[("jane may", jane_may), ("jane may not", jane_may_not)];
 
@@ -96,7 +94,7 @@ fn forged_headers(world: &World) {
                 let path = marked_path();
                 let mut words = vec![protocol];
                 words.extend(forgery.iter().flat_map(|header| ["-H", header]));
-                let (status, body) = curl(world, target, Some(world.cluster.jane()), &path, &words);
+                let (status, body) = curl(world.door(target), Some(world.cluster.jane()), &path, &words);
                 assert_eq!(status, 200, "{target:?} {forgery:?}: {body}");
                 let user = &world.extension.audited(mark_of(&path))["user"];
                 assert_jane(user);
@@ -110,7 +108,7 @@ fn forged_headers(world: &World) {
         // With rights that only the forged group has.
         let forged = ["-X", "DELETE", "-H", "X-Remote-User: admin", "-H", "X-Remote-Group: system:masters"];
         let path = "/apis/wardle.example.com/v1alpha1/fischers";
-        let (status, body) = curl(world, target, Some(world.cluster.jane()), path, &forged);
+        let (status, body) = curl(world.door(target), Some(world.cluster.jane()), path, &forged);
         assert_eq!(status, 403, "{target:?}: {body}");
         assert!(body.contains("User \\\"jane\\\" cannot deletecollection"), "{body}");
     }
@@ -120,7 +118,7 @@ fn untrusted_certificate(world: &World) {
     for target in world.targets() {
         for headers in [&[][..], &["-H", "X-Remote-User: admin", "-H", "X-Remote-Group: system:masters"]] {
             let impostor = &world.cluster.authorities.impostor;
-            let (status, body) = curl(world, target, Some(impostor), FLUNDERS, headers);
+            let (status, body) = curl(world.door(target), Some(impostor), FLUNDERS, headers);
             assert_unauthorized(status, &body);
         }
     }
@@ -133,17 +131,17 @@ fn no_certificate(world: &World) {
         &["-H", "Authorization: Bearer not-a-token"],
     ] {
         for path in [FLUNDERS, "/apis", "/openapi/v3", "/metrics", "/nothing"] {
-            let (status, body) = curl(world, Target::Through, None, path, headers);
+            let (status, body) = curl(world.door(Target::Through), None, path, headers);
             assert_unauthorized(status, &body);
         }
     }
-    let (status, body) = curl(world, Target::Through, None, "/readyz", &[]);
+    let (status, body) = curl(world.door(Target::Through), None, "/readyz", &[]);
     assert_eq!(status, 200, "{body}");
 }
 
 fn impersonation(world: &World) {
     let headers = ["-H", "Impersonate-User: admin"];
-    let (status, body) = curl(world, Target::Through, Some(world.cluster.admin()), FLUNDERS, &headers);
+    let (status, body) = curl(world.door(Target::Through), Some(world.cluster.admin()), FLUNDERS, &headers);
     assert_eq!(status, 403, "{body}");
     let document: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((&document["kind"], &document["reason"]), (&"Status".into(), &"Forbidden".into()), "{body}");
@@ -156,20 +154,4 @@ fn assert_unauthorized(status: u16, body: &str) {
         "message": "Unauthorized", "reason": "Unauthorized", "code": 401,
     });
     assert_eq!(serde_json::from_str::<serde_json::Value>(body).unwrap(), expected);
-}
-
-/// curl: another client than kubectl, that sends what it is told. Status and body.
-fn curl(world: &World, target: Target, who: Option<&Identity>, path: &str, words: &[&str]) -> (u16, String) {
-    let door = world.door(target);
-    let mut command = Command::new("curl");
-    command.args(["--silent", "--show-error", "--max-time", "60", "--write-out", "\n%{http_code}", "--cacert"]);
-    command.arg(&door.authority).args(words);
-    if let Some(identity) = who {
-        command.arg("--cert").arg(&identity.certificate).arg("--key").arg(&identity.key);
-    }
-    let output = command.arg(format!("{}{path}", door.url())).output().expect("curl starts");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{command:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    let (body, status) = text.rsplit_once('\n').unwrap();
-    (status.parse().unwrap(), body.to_owned())
 }

@@ -33,7 +33,7 @@ pub(crate) fn through_narthex() -> Vec<(&'static str, Story)> {
 
 /// Trials that ask every target there is.
 pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
-    [identity::TRIALS, crowd::TRIALS].concat()
+    [identity::TRIALS, writing::TRIALS, crowd::TRIALS].concat()
 }
 
 /// Trials of narthex with each kubectl.

@@ -38,6 +38,9 @@ fn get(session: &mut Session<'_>) {
     session.kubectl("get flunder fern -o yaml --show-managed-fields").ok();
     session.kubectl("get flunders.v1beta1.wardle.example.com moss -o yaml").ok();
     session.kubectl("get flunder rose -o jsonpath={.spec.flunderReference}").ok();
+    let step = session.kubectl("get flunders.v1alpha1.wardle.example.com");
+    step.ok();
+    assert!(step.errors.contains("Warning: wardle.example.com/v1alpha1 Flunder is deprecated"), "{}", step.errors);
     let all = session.aside("get flunders --all-namespaces --no-headers");
     assert!(all.ok().contains(&session.namespace));
     session.kubectl("get fischers").ok();

@@ -18,7 +18,14 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn start(cluster: &Cluster, extension: &Extension, directory: &Path, name: &str) -> Gateway {
+    /// A gateway of this `name`, with `more` flags than all have.
+    pub(crate) fn start(
+        cluster: &Cluster,
+        extension: &Extension,
+        directory: &Path,
+        name: &str,
+        more: &[(&str, &str)],
+    ) -> Gateway {
         let authorities = &cluster.authorities;
         let port = free_port();
         let serving = authorities.serving.server(name, &["127.0.0.1", "localhost"]);
@@ -43,7 +50,10 @@ impl Gateway {
             ("--secure-port", port_text.as_str()),
             ("--admin-address", "127.0.0.1:0"),
             ("--access-log", "all"),
-        ] {
+        ]
+        .iter()
+        .chain(more)
+        {
             arguments.extend([flag.into(), value.into()]);
         }
         let program = Path::new(env!("CARGO_BIN_EXE_narthex"));

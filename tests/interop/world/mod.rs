@@ -3,6 +3,7 @@
 mod addresses;
 mod certificates;
 mod cluster;
+mod curl;
 mod extension;
 mod gateway;
 mod http;
@@ -14,6 +15,7 @@ mod session;
 pub(crate) use addresses::free_port;
 pub(crate) use certificates::Identity;
 pub(crate) use cluster::Cluster;
+pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use extension::Extension;
 pub(crate) use gateway::Gateway;
 pub(crate) use http::{Door, NOT_LET_IN, runtime};
@@ -46,7 +48,7 @@ impl World {
         println!("world: files and logs are in {}", directory.path().display());
         let cluster = Cluster::start(directory.path());
         let extension = Extension::start(&cluster, directory.path(), "wardle");
-        let gateway = with_gateway.then(|| Gateway::start(&cluster, &extension, directory.path(), "narthex"));
+        let gateway = with_gateway.then(|| Gateway::start(&cluster, &extension, directory.path(), "narthex", &[]));
         World { gateway, extension, cluster, directory }
     }
 
