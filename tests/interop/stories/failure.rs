@@ -6,14 +6,18 @@ use http_body_util::BodyExt;
 use hyper::StatusCode;
 use rustix::process::Signal;
 
-use super::Trial;
-use crate::world::{Door, Extension, Gateway, Identity, NOT_LET_IN, World, eventually, runtime};
+use super::{Trial, TrialWith};
+use crate::world::{
+    Door, Extension, Gateway, Identity, Kubectl, NOT_LET_IN, Stream, Target, World, eventually, kubeconfig, runtime,
+};
 
 pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("a backend that was killed is 503, and works again when it is back", backend_restart),
     ("a watch outlives --request-timeout", watch_outlives_timeout),
     ("SIGTERM under load ends with 0 and loses nothing", end_under_load),
 ];
+
+pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("get -w while narthex ends", kubectl_sees_the_end)];
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 
@@ -109,6 +113,41 @@ fn end_under_load(world: &World) {
         }
         assert!(status.success(), "{status}");
     });
+}
+
+/// kubectl that watches sees an end, not an error.
+fn kubectl_sees_the_end(world: &World, kubectl: &Kubectl) {
+    let directory = world.scratch(&format!("watched end {}", kubectl.version));
+    // A name is a certificate's file too, and both kubectls are at it at once.
+    let name = format!("narthex-watched-by-{}", kubectl.version);
+    let mut gateway = Gateway::start(&world.cluster, &world.extension, &directory, &name, &[]);
+    let (door, jane) = (&gateway.door, world.cluster.jane());
+    let kubeconfig = kubeconfig::write(&directory, "jane", &door.url(), &door.authority, Some(jane));
+    let command = |words: &[&str]| {
+        let mut command = kubectl.command(&kubeconfig, &directory);
+        command.args(words);
+        command
+    };
+    let namespace = format!("watched-{:08x}", fastrand::u32(..));
+    world.cluster.create_namespace(&namespace);
+    let path = format!("/apis/wardle.example.com/v1alpha1/namespaces/{namespace}/flunders");
+    let document = serde_json::json!({
+        "apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder",
+        "metadata": {"name": "seen"}, "spec": {"reference": "x"},
+    });
+    world.door(Target::Direct).create(jane, &path, &document);
+    let (namespace, raw) = (format!("--namespace={namespace}"), format!("{path}?watch=1"));
+    let mut watches = [["get", "flunders", "-w", namespace.as_str()].as_slice(), &["get", "--raw", &raw]]
+        .map(|words| Stream::start(command(words)));
+    for watch in &mut watches {
+        watch.line_with("seen");
+    }
+    gateway.process.signal(Signal::TERM);
+    assert!(gateway.process.wait().success());
+    for watch in watches {
+        let (success, lines) = watch.finish();
+        assert!(success, "{lines:?}");
+    }
 }
 
 /// Requests without end, until narthex lets nobody in any more.

@@ -38,7 +38,7 @@ pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
 
 /// Trials of narthex with each kubectl.
 pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
-    quickstart::THROUGH.to_vec()
+    [quickstart::THROUGH, failure::WITH_KUBECTL].concat()
 }
 
 /// Trials of narthex.

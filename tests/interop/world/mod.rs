@@ -7,7 +7,7 @@ mod curl;
 mod extension;
 mod gateway;
 mod http;
-mod kubeconfig;
+pub(crate) mod kubeconfig;
 mod kubectl;
 mod process;
 mod session;
