@@ -14,7 +14,7 @@ use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Relayed};
 use super::rewrite::{self, Origin};
 use super::streams::Streams;
-use super::upload::Upload;
+use super::upload::{Fault, Upload};
 use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
 use crate::kubeapi::{RequestInfo, Status};
@@ -70,7 +70,7 @@ pub async fn send(
     }
     let (mut parts, body) = request.into_parts();
     rewrite::request(&mut parts.headers, &origin);
-    let (body, exceeded) = Upload::of(body, most, identity_headers, || record.received());
+    let (body, faults) = Upload::of(body, most, identity_headers, || record.received());
     let bodiless = matches!(body, Body::Empty);
     let safe = bodiless && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let mut request = Request::new(body);
@@ -85,7 +85,9 @@ pub async fn send(
     let tried = within(timeout, exchange(request, safe, retry, pick, |reason| record.retried(reason))).await;
     let (index, sent) = match tried {
         Some(Ok(sent)) => sent,
-        Some(Err(_)) if exceeded.get() => return Err((too_large(most.unwrap_or_default(), info), record)),
+        Some(Err(_)) if let Some(fault) = faults.get() => {
+            return Err((at_fault(fault, most.unwrap_or_default(), info), record));
+        }
         Some(Err(failure)) => {
             let failure = match failure {
                 // Nobody was asked: say what is known of why.
@@ -126,6 +128,17 @@ pub(super) fn uri(prefix: &str, path_and_query: PathAndQuery) -> Result<Uri, Ref
     Uri::try_from(format!("{prefix}{path_and_query}")).map_err(|error| {
         Refusal::new(Blame::Client, Status::bad_request("the request's path cannot be sent on")).because(error)
     })
+}
+
+/// There is no answer because of the client.
+fn at_fault(fault: Fault, most: u64, info: &RequestInfo<'_>) -> Refusal {
+    match fault {
+        Fault::TooLarge => too_large(most, info),
+        Fault::Broken => {
+            let status = Status::bad_request("the request's body broke off, or cannot be read");
+            Refusal::new(Blame::Client, about(status, info))
+        }
+    }
 }
 
 fn too_large(most: u64, info: &RequestInfo<'_>) -> Refusal {

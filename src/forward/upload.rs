@@ -18,16 +18,25 @@ pub(super) struct Upload {
     from: Incoming,
     received: Rc<Cell<u64>>,
     most: u64,
-    exceeded: Rc<Cell<bool>>,
+    fault: Rc<Cell<Option<Fault>>>,
     identity: Arc<IdentityHeaders>,
 }
 
-/// Whether a body turned out larger than it may be.
-#[derive(Clone, Default)]
-pub(super) struct Exceeded(Rc<Cell<bool>>);
+/// What a client did wrong with its body.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It is larger than it may be.
+    TooLarge,
+    /// It broke off, or cannot be read.
+    Broken,
+}
 
-impl Exceeded {
-    pub(super) fn get(&self) -> bool {
+/// The fault that was found so far, if any.
+#[derive(Clone, Default)]
+pub(super) struct Faults(Rc<Cell<Option<Fault>>>);
+
+impl Faults {
+    pub(super) fn get(&self) -> Option<Fault> {
         self.0.get()
     }
 }
@@ -39,19 +48,19 @@ impl Upload {
         most: Option<u64>,
         identity: &Arc<IdentityHeaders>,
         received: impl FnOnce() -> Rc<Cell<u64>>,
-    ) -> (Body, Exceeded) {
-        let exceeded = Exceeded::default();
+    ) -> (Body, Faults) {
+        let faults = Faults::default();
         if from.is_end_stream() {
-            return (Body::Empty, exceeded);
+            return (Body::Empty, faults);
         }
         let upload = Upload {
             from,
             received: received(),
             most: most.unwrap_or(u64::MAX),
-            exceeded: exceeded.0.clone(),
+            fault: faults.0.clone(),
             identity: identity.clone(),
         };
-        (Body::stream(upload), exceeded)
+        (Body::stream(upload), faults)
     }
 }
 
@@ -61,7 +70,7 @@ impl http_body::Body for Upload {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(frame) = ready!(Pin::new(&mut self.from).poll_frame(cx)) else { return Poll::Ready(None) };
-        let mut frame = frame?;
+        let mut frame = frame.inspect_err(|_| self.fault.set(Some(Fault::Broken)))?;
         if let Some(trailers) = frame.trailers_mut() {
             hop_by_hop::strip_trailers(trailers);
             hop_by_hop::strip_untrusted_request(trailers);
@@ -71,7 +80,7 @@ impl http_body::Body for Upload {
             let total = self.received.get() + data.len() as u64;
             self.received.set(total);
             if total > self.most {
-                self.exceeded.set(true);
+                self.fault.set(Some(Fault::TooLarge));
                 return Poll::Ready(Some(Err("the request's body is too large".into())));
             }
         }
