@@ -114,6 +114,11 @@ impl Status {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
     }
 
+    /// 431: the request's header is larger than anybody's.
+    pub fn request_header_fields_too_large(message: impl Into<String>) -> Status {
+        Status::new(431, "RequestHeaderFieldsTooLarge", message)
+    }
+
     /// 415: the request's body is in a form that nobody here reads.
     pub fn unsupported_media_type(message: impl Into<String>) -> Status {
         Status::new(415, "UnsupportedMediaType", message)

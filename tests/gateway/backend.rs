@@ -52,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) protocols: Vec<&'static str>,
     /// HTTP/2 streams on one connection.
     pub(crate) streams: u32,
+    /// Bytes of an HTTP/2 request's body that it takes before it is read.
+    pub(crate) window: u32,
     pub(crate) names: Vec<&'static str>,
     /// A certificate of the test's own making instead of one for `names`.
     pub(crate) pair: Option<Pair>,
@@ -63,6 +65,7 @@ impl Default for Settings {
         Settings {
             protocols: vec!["h2", "http/1.1"],
             streams: 250,
+            window: 1 << 20,
             names: vec!["things-v1.things.svc"],
             pair: None,
             address: "127.0.0.1:0".parse().unwrap(),
@@ -93,10 +96,10 @@ impl Backend {
         let handler: Handler = Arc::new(move |request| Box::pin(handler(request)));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = seen.clone();
-        let streams = settings.streams;
+        let (streams, window) = (settings.streams, settings.window);
         Backend::raw_with(world, settings, seen, move |stream| {
             let (handler, kept) = (handler.clone(), kept.clone());
-            async move { serve(stream, handler, kept, streams).await }
+            async move { serve(stream, handler, kept, streams, window).await }
         })
         .await
     }
@@ -176,7 +179,7 @@ impl Drop for Backend {
     }
 }
 
-async fn serve(stream: TlsStream<TcpStream>, handler: Handler, seen: Arc<Mutex<Vec<Seen>>>, streams: u32) {
+async fn serve(stream: TlsStream<TcpStream>, handler: Handler, seen: Arc<Mutex<Vec<Seen>>>, streams: u32, window: u32) {
     let session = stream.get_ref().1;
     let http2 = session.alpn_protocol() == Some(b"h2");
     let peer = session.peer_certificates().and_then(|chain| chain.first()).map_or_else(String::new, |leaf| {
@@ -201,7 +204,7 @@ async fn serve(stream: TlsStream<TcpStream>, handler: Handler, seen: Arc<Mutex<V
     });
     if http2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.max_concurrent_streams(streams);
+        builder.max_concurrent_streams(streams).max_header_list_size(16 << 20).initial_stream_window_size(window);
         let _ = builder.serve_connection(TokioIo::new(stream), service).await;
     } else {
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;

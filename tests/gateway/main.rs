@@ -1,8 +1,13 @@
 //! The gateway, tested through its front door: the real binary between real clients and backends that
 //! speak the real protocols.
 
+// A test stops at what it did not expect.
+#![allow(clippy::unwrap_used)]
+
+mod abuse;
 mod backend;
 mod client;
+mod frames;
 mod identity;
 mod relay;
 mod unclaimed;

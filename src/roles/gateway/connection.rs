@@ -9,8 +9,10 @@ use std::rc::Rc;
 use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 
+use super::host;
 use super::worker::Worker;
 use crate::authenticate::Peer;
+use crate::kubeapi::Status;
 use crate::listen::{Accepted, Closer, Handler, Protocol};
 use crate::message::Body;
 
@@ -66,13 +68,17 @@ impl Connection {
     }
 
     /// The host `request` asks for, as a header value.
-    pub(super) fn host(&self, request: &Request<Incoming>) -> Option<HeaderValue> {
-        let host = super::request::host(request)?;
+    ///
+    /// # Errors
+    /// As [`host::asked`]: the request is not to be looked at any further.
+    pub(super) fn host(&self, request: &Request<Incoming>) -> Result<Option<HeaderValue>, Status> {
+        let Some(asked) = host::asked(request)? else { return Ok(None) };
         let mut last = self.host.borrow_mut();
-        if last.as_ref().is_none_or(|last| last != host) {
-            *last = HeaderValue::from_str(host).ok();
+        if last.as_ref().is_none_or(|last| last != asked) {
+            host::check(asked)?;
+            *last = HeaderValue::from_str(asked).ok();
         }
-        last.clone()
+        Ok(last.clone())
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod connection;
 mod control;
+mod host;
 mod local;
 mod request;
 mod running;

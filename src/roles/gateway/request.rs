@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use hyper::body::Incoming;
@@ -71,7 +71,8 @@ async fn relay(
     let worker = &connection.worker;
     let shared = &*worker.shared;
 
-    // What is asked. Judged, routed and sent on is this one reading.
+    // What is asked, and of whom. Judged, routed and sent on is this one reading.
+    let host = attempt!(connection.host(&request).map_err(client));
     let uri = request.uri().clone();
     let path = attempt!(CanonicalPath::parse(uri.path()).map_err(client));
     let query = Query::parse(uri.query().unwrap_or_default());
@@ -131,7 +132,6 @@ async fn relay(
     let timeout = if long_running { None } else { Some(attempt!(timeout(info, &query, route).map_err(client))) };
     record.admitted();
 
-    let host = connection.host(&request);
     let path_and_query = attempt!(sent_path(&path, &query, &uri, local::is_openapi(path.decoded())));
     let outbound = Outbound {
         request,
@@ -273,13 +273,5 @@ fn sent_path(path: &CanonicalPath<'_>, query: &Query<'_>, uri: &Uri, openapi: bo
 fn log(refusal: &Refusal) {
     if refusal.status().code == 500 {
         tracing::error!(cause = refusal.cause(), "a request could not be served: {}", refusal.status().message);
-    }
-}
-
-/// The host a client asked for: `Host`, or `:authority`.
-pub(super) fn host(request: &Request<Incoming>) -> Option<&str> {
-    match request.headers().get(HOST) {
-        Some(host) => host.to_str().ok(),
-        None => request.uri().authority().map(http::uri::Authority::as_str),
     }
 }

@@ -1,0 +1,112 @@
+//! What a request is addressed to, before anything in it is read: a target that all readers understand
+//! alike, and one host.
+
+use http::header::HOST;
+use http::{Method, Request, Version};
+
+use crate::kubeapi::Status;
+
+/// Lines of one request's header, far beyond any user's groups. hyper bounds HTTP/1.1 before us; the map of
+/// headers itself holds 24,576 names and breaks when one more is added.
+const MOST_LINES: usize = 4096;
+
+/// The host a client asked for; none over HTTP/1.0, or where nobody named one.
+///
+/// The target's own host counts, as RFC 9112 has it for `GET https://host/…`; over HTTP/2 a `Host` beside
+/// `:authority` must say the same.
+///
+/// # Errors
+/// 400 for no host, several, or one that cannot be; also for a target that is none. 405 for `CONNECT` and
+/// `TRACE`. 431 for too many lines.
+pub(super) fn asked<B>(request: &Request<B>) -> Result<Option<&str>, Status> {
+    let headers = request.headers();
+    if headers.len() > MOST_LINES {
+        return Err(Status::request_header_fields_too_large(format!(
+            "a request has at most {MOST_LINES} header lines"
+        )));
+    }
+    // The one would open a tunnel to anywhere, the other repeats credentials to whoever asks.
+    if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
+        return Err(Status::method_not_allowed("the server does not allow this method on the requested resource"));
+    }
+    let target = request.uri();
+    let authority = target.authority().map(http::uri::Authority::as_str);
+    if authority.is_some() && target.scheme().is_none() {
+        return Err(Status::bad_request("the request target is neither a path nor a URL"));
+    }
+    let mut lines = headers.get_all(HOST).iter();
+    let line = lines.next();
+    if lines.next().is_some() {
+        return Err(Status::bad_request("the request has more than one Host"));
+    }
+    let line = match line.map(http::HeaderValue::to_str) {
+        Some(Err(_)) => return Err(malformed()),
+        Some(Ok(line)) => Some(line),
+        None => None,
+    };
+    let host = match (authority, line) {
+        (Some(authority), Some(line))
+            if request.version() == Version::HTTP_2 && !authority.eq_ignore_ascii_case(line) =>
+        {
+            return Err(Status::bad_request("the request names one host in :authority and another in Host"));
+        }
+        (None, None) if request.version() == Version::HTTP_11 => {
+            return Err(Status::bad_request("the request has no Host"));
+        }
+        (authority, line) => authority.or(line),
+    };
+    Ok(host.filter(|host| !host.is_empty()))
+}
+
+/// Whether `host` can be one; ask once for each that is new on a connection.
+pub(super) fn check(host: &str) -> Result<(), Status> {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!$%&'()*+-.:;=[]_~".contains(&byte);
+    if host.bytes().all(known) { Ok(()) } else { Err(malformed()) }
+}
+
+fn malformed() -> Status {
+    Status::bad_request("the request names a host that cannot be one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked_of(method: &str, target: &str, version: Version, hosts: &[&str]) -> Result<Option<String>, u16> {
+        let mut request = Request::builder().method(method).uri(target).version(version);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        let request = request.body(()).unwrap();
+        let host = asked(&request).map_err(|status| status.code)?;
+        host.map(|host| check(host).map(|()| host.to_owned())).transpose().map_err(|status| status.code)
+    }
+
+    #[test]
+    fn one_host_or_none_at_all() {
+        let (old, one, two) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
+        let a = || Ok(Some("a".to_owned()));
+        for (target, version, hosts, expected) in [
+            ("/x", one, &["a"][..], a()),
+            ("/x", one, &["a:6443"], Ok(Some("a:6443".to_owned()))),
+            ("/x", one, &["[::1]:6443"], Ok(Some("[::1]:6443".to_owned()))),
+            ("/x", one, &[""], Ok(None)),
+            ("/x", one, &[], Err(400)),
+            ("/x", old, &[], Ok(None)),
+            ("/x", one, &["a", "a"], Err(400)),
+            ("/x", one, &["b@a"], Err(400)),
+            ("/x", one, &["a/b"], Err(400)),
+            ("/x", one, &["a, b"], Err(400)),
+            ("https://a/x", one, &["b"], a()),
+            ("https://a/x", two, &[], a()),
+            ("https://a/x", two, &["A"], a()),
+            ("https://a/x", two, &["b"], Err(400)),
+            ("/x", two, &["a"], a()),
+            ("a", one, &["a"], Err(400)),
+        ] {
+            assert_eq!(asked_of("GET", target, version, hosts), expected, "{target} {version:?} {hosts:?}");
+        }
+        assert_eq!(asked_of("CONNECT", "a:443", one, &["a"]), Err(405));
+        assert_eq!(asked_of("TRACE", "/x", one, &["a"]), Err(405));
+    }
+}
