@@ -199,7 +199,10 @@ async fn serve(stream: TlsStream<TcpStream>, handler: Handler, seen: Arc<Mutex<V
                 headers: request.headers().clone(),
                 peer,
             });
-            Ok(handler(request).await)
+            let head = request.method() == Method::HEAD;
+            let answer = handler(request).await;
+            // Over HTTP/2 hyper would send the body to HEAD, too.
+            Ok(if head { without_body(answer).await } else { answer })
         }
     });
     if http2 {
@@ -209,6 +212,13 @@ async fn serve(stream: TlsStream<TcpStream>, handler: Handler, seen: Arc<Mutex<V
     } else {
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
     }
+}
+
+async fn without_body(answer: Answer) -> Answer {
+    let (mut parts, body) = answer.into_parts();
+    let length = body.collect().await.unwrap().to_bytes().len();
+    parts.headers.insert("content-length", length.into());
+    Response::from_parts(parts, BodyExt::boxed(http_body_util::Empty::new().map_err(|never| match never {})))
 }
 
 /// What any extension API server says of itself; here of `things` in one version.

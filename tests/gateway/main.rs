@@ -9,6 +9,7 @@ mod backend;
 mod client;
 mod frames;
 mod identity;
+mod paths;
 mod relay;
 mod unclaimed;
 mod world;

@@ -4,9 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::connection::Connection;
@@ -31,6 +32,7 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Request<Incoming
     let accept = Accept::of(request.headers());
     let audit_id = audit_id(request.headers());
     record.audit_id(audit_id.clone());
+    let head = request.method() == Method::HEAD;
     let mut response = match relay(&connection, request, &audit_id, record).await {
         Ok(response) => response,
         Err((refusal, mut record)) => {
@@ -47,6 +49,21 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Request<Incoming
         }
     };
     response.headers_mut().insert(AUDIT_ID, audit_id);
+    if head { without_body(response) } else { response }
+}
+
+/// The header of an answer to HEAD. hyper takes the body off over HTTP/1.1, but sends it over HTTP/2, where
+/// it breaks the client's stream.
+fn without_body(mut response: Response<Body>) -> Response<Body> {
+    match std::mem::take(response.body_mut()) {
+        Body::Empty => {}
+        Body::Full(bytes) => {
+            response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| bytes.len().into());
+        }
+        // Of a backend, which knows that there is none: it must see its end.
+        Body::Stream(stream) if stream.is_end_stream() => *response.body_mut() = Body::Stream(stream),
+        Body::Stream(_) => {}
+    }
     response
 }
 
@@ -254,7 +271,8 @@ fn sent_path(path: &CanonicalPath<'_>, query: &Query<'_>, uri: &Uri, openapi: bo
     let (path, query) = (path.wire(), query.wire());
     let made = if openapi {
         // The hash in the URL stays here, or a backend that has moved on would answer with a redirect.
-        crate::openapi::split_hash(uri.query()).0.map_or_else(|| path.to_owned(), |rest| format!("{path}?{rest}"))
+        let query = Some(query).filter(|query| !query.is_empty());
+        crate::openapi::split_hash(query).0.map_or_else(|| path.to_owned(), |rest| format!("{path}?{rest}"))
     } else {
         if let Some(whole) = uri.path_and_query()
             && let Some(rest) = whole.as_str().strip_prefix(path)
