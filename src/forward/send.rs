@@ -18,6 +18,7 @@ use super::upload::{Fault, Upload};
 use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
 use crate::kubeapi::{RequestInfo, Status};
+use crate::listen::Closer;
 use crate::message::{Blame, Body, Refusal, hop_by_hop};
 use crate::observe::access::{AccessRecord, Opening};
 use crate::registry;
@@ -32,6 +33,8 @@ pub struct Outbound<'o> {
     pub origin: Origin<'o>,
     /// What a client must not say behind its body either.
     pub identity_headers: &'o Arc<IdentityHeaders>,
+    /// The client's connection, should it become a tunnel.
+    pub connection: &'o Closer,
     /// How long it may take in all; none for a long-running request.
     pub timeout: Option<Duration>,
 }
@@ -52,7 +55,7 @@ pub async fn send(
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let began = Instant::now();
-    let Outbound { request, path_and_query, origin, identity_headers, timeout } = outbound;
+    let Outbound { request, path_and_query, origin, identity_headers, connection, timeout } = outbound;
     let info = permit.request();
     let name = &backend.api_service().name;
     let most = backend.api_service().settings.max_request_bytes;
@@ -64,8 +67,9 @@ pub async fn send(
     let protocol = hop_by_hop::upgrade_protocol(request.headers()).map(str::to_owned);
     if let Some(protocol) = protocol {
         // Boxed: rare, and every other request would pay for its size.
-        let upgrade =
-            super::upgrade::upgrade(backend, request, path_and_query, info, origin, &protocol, streams, record);
+        let upgrade = super::upgrade::upgrade(
+            backend, request, path_and_query, info, origin, &protocol, streams, connection, record,
+        );
         return Box::pin(upgrade).await;
     }
     let (mut parts, body) = request.into_parts();

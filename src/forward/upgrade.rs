@@ -17,6 +17,7 @@ use super::streams::Streams;
 use super::tunnel::{Carried, carry};
 use crate::egress::{DialError, DialPhase, Lease, Timing};
 use crate::kubeapi::{RequestInfo, Status};
+use crate::listen::Closer;
 use crate::message::{Blame, Body, Refusal};
 use crate::observe::access::{AccessRecord, End, Opening};
 
@@ -34,6 +35,7 @@ pub(super) async fn upgrade(
     origin: Origin<'_>,
     protocol: &str,
     streams: &Streams,
+    connection: &Closer,
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let name = &backend.api_service().name;
@@ -88,7 +90,7 @@ pub(super) async fn upgrade(
             headers.insert(UPGRADE, answered);
         }
         record.status(status.as_u16());
-        let place = streams.enter();
+        let (place, tunnel) = (streams.enter(), connection.tunnel());
         tokio::task::spawn_local(async move {
             let (Ok(client), Ok(backend)) = (client.await, backend_side.await) else { return };
             let counts = Cell::new(Carried::default());
@@ -97,6 +99,7 @@ pub(super) async fn upgrade(
                     if carried.is_ok() { End::Complete } else { End::BackendBroke }
                 }
                 () = place.ending() => End::Drained,
+                () = tunnel.cut() => End::Cut,
             };
             record.received().set(counts.get().from_client);
             record.sent(counts.get().from_backend as usize);

@@ -3,9 +3,11 @@
 //! One sweep a second over a worker's connections stands in for timers of their own, so that an idle
 //! watch pays for none.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
@@ -34,6 +36,8 @@ pub(super) struct Lifetime {
     told_at: AtomicU64,
     upgraded: AtomicBool,
     waker: AtomicWaker,
+    tunnelling: AtomicBool,
+    tunnel_waker: AtomicWaker,
 }
 
 /// How a connection was told to end.
@@ -81,7 +85,17 @@ impl Lifetime {
         if self.end.fetch_max(end as u8, Ordering::Relaxed) < end as u8 {
             self.told_at.store(self.now(), Ordering::Relaxed);
             self.waker.wake();
+            self.tunnel_waker.wake();
         }
+    }
+
+    /// Resolves when no tunnel is left of the connection.
+    pub(super) async fn tunnel_over(&self) {
+        poll_fn(|cx| {
+            self.waker.register(cx.waker());
+            if self.tunnelling.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
     }
 
     /// What the connection was told; call [`Lifetime::register`] first.
@@ -122,6 +136,33 @@ impl Lifetime {
             return End::Gracefully;
         }
         End::No
+    }
+}
+
+/// What an upgrade makes of a connection, until it is dropped. The connection keeps its place in all counts
+/// meanwhile, and can be cut.
+pub struct Tunnel(Arc<Lifetime>);
+
+impl Tunnel {
+    pub(super) fn of(lifetime: &Arc<Lifetime>) -> Tunnel {
+        lifetime.tunnelling.store(true, Ordering::Relaxed);
+        Tunnel(lifetime.clone())
+    }
+
+    /// Resolves when the tunnel must end at once.
+    pub async fn cut(&self) {
+        poll_fn(|cx| {
+            self.0.tunnel_waker.register(cx.waker());
+            if self.0.told() == End::Now { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.0.tunnelling.store(false, Ordering::Relaxed);
+        self.0.waker.wake();
     }
 }
 
@@ -182,6 +223,8 @@ impl Connections {
             told_at: AtomicU64::new(0),
             upgraded: AtomicBool::new(false),
             waker: AtomicWaker::new(),
+            tunnelling: AtomicBool::new(false),
+            tunnel_waker: AtomicWaker::new(),
         });
         self.0.open.lock().push(lifetime.clone());
         Listed { lifetime, connections: self.clone() }

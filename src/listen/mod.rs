@@ -13,7 +13,7 @@ mod serve;
 
 pub use accept::{Acceptor, Incoming, accept};
 pub use bind::{bind, raise_descriptor_limit};
-pub use lifetime::{ConnectionReport, Connections};
+pub use lifetime::{ConnectionReport, Connections, Tunnel};
 pub use proxy_protocol::ProxyProtocol;
 pub use serve::{Accepted, Closer, Handler, Protocol, Service, serve};
 

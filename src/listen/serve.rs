@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::cork::Cork;
-use super::lifetime::{Active, Connections, End, Lifetime, Listed};
+use super::lifetime::{Active, Connections, End, Lifetime, Tunnel};
 use super::{Incoming, Limits};
 use crate::message::{Body, BodyError};
 
@@ -50,6 +50,11 @@ impl Closer {
     /// At once, with all that runs on it.
     pub fn cut(&self) {
         self.0.tell(End::Now);
+    }
+
+    /// What the connection is about to become behind an upgrade.
+    pub fn tunnel(&self) -> Tunnel {
+        Tunnel::of(&self.0)
     }
 }
 
@@ -118,9 +123,11 @@ pub async fn serve<S: Service>(
     drop(service);
     let stream = Observed { stream: TokioIo::new(stream), lifetime: listed.lifetime.clone() };
     if http2 {
-        serve_http2(stream, handler, &limits, listed).await;
+        serve_http2(stream, handler, &limits, &listed.lifetime).await;
     } else {
-        serve_http1(stream, handler, &limits, listed).await;
+        serve_http1(stream, handler.clone(), &limits, &listed.lifetime).await;
+        // What became of it behind an upgrade is still this client's connection, with its place and its trust.
+        listed.lifetime.tunnel_over().await;
     }
 }
 
@@ -130,10 +137,10 @@ async fn serve_http2<H: Handler + 'static>(
     stream: Observed<TlsStream>,
     handler: Rc<H>,
     limits: &Limits,
-    listed: Listed,
+    lifetime: &Arc<Lifetime>,
 ) {
     let cork = Cork::new(stream);
-    let service = Requests { handler, lifetime: listed.lifetime.clone() };
+    let service = Requests { handler, lifetime: lifetime.clone() };
     let connection = hyper::server::conn::http2::Builder::new(LocalExecutor)
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.http2_max_streams)
@@ -143,8 +150,8 @@ async fn serve_http2<H: Handler + 'static>(
     let mut finishing = false;
     let mut done = false;
     poll_fn(move |cx| {
-        listed.lifetime.register(cx.waker());
-        match listed.lifetime.told() {
+        lifetime.register(cx.waker());
+        match lifetime.told() {
             End::Now => return Poll::Ready(()),
             End::Gracefully if !finishing => {
                 finishing = true;
@@ -168,9 +175,9 @@ async fn serve_http1<H: Handler + 'static>(
     stream: Observed<TlsStream>,
     handler: Rc<H>,
     limits: &Limits,
-    listed: Listed,
+    lifetime: &Arc<Lifetime>,
 ) {
-    let service = Requests { handler, lifetime: listed.lifetime.clone() };
+    let service = Requests { handler, lifetime: lifetime.clone() };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
         .max_headers(HTTP1_MAX_HEADERS)
@@ -179,8 +186,8 @@ async fn serve_http1<H: Handler + 'static>(
     let mut connection = std::pin::pin!(connection);
     let mut finishing = false;
     poll_fn(move |cx| {
-        listed.lifetime.register(cx.waker());
-        match listed.lifetime.told() {
+        lifetime.register(cx.waker());
+        match lifetime.told() {
             End::Now => return Poll::Ready(()),
             End::Gracefully if !finishing => {
                 finishing = true;

@@ -1,7 +1,5 @@
 //! Who a backend believes is asking: whom we say, never what a client says of itself.
 
-use std::sync::Arc;
-
 use http::{HeaderMap, HeaderValue, Method, Request};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
@@ -9,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::backend::{Backend, Seen, Settings, json};
 use crate::client::{Client, RequestBody, connect, get, request};
+use crate::forger::Forger;
 use crate::world::{Gateway, PATIENCE, Pair, World};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
@@ -47,39 +46,6 @@ fn who(seen: &Seen) -> Vec<String> {
     let mut lines = identity(seen);
     lines.retain(|line| !line.starts_with("x-remote-extra-authentication.kubernetes.io%2fcredential-id: X509SHA256="));
     lines
-}
-
-/// An authority whose certificates may say anything.
-struct Forger(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
-
-impl Forger {
-    /// An authority that the file `bundle` names from now on, too.
-    fn trusted_by(world: &World, bundle: &str) -> Forger {
-        let mut params = rcgen::CertificateParams::default();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(rcgen::DnType::CommonName, "forger");
-        let key = rcgen::KeyPair::generate().unwrap();
-        let forger = Forger(rcgen::CertifiedIssuer::self_signed(params, key).unwrap());
-        let both = world.read(bundle) + &forger.0.pem();
-        std::fs::write(world.path(bundle), both).unwrap();
-        forger
-    }
-
-    fn issue(&self, name: &[(rcgen::DnType, &str)]) -> Pair {
-        let mut params = rcgen::CertificateParams::default();
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        for (kind, value) in name {
-            params.distinguished_name.push(kind.clone(), *value);
-        }
-        params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        let key = rustls_pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
-        Pair(Arc::new((vec![certificate.der().clone()], key)))
-    }
 }
 
 /// `CommonName`, spelled short.

@@ -7,9 +7,11 @@
 mod abuse;
 mod backend;
 mod client;
+mod forger;
 mod frames;
 mod identity;
 mod paths;
 mod relay;
+mod trust;
 mod unclaimed;
 mod world;

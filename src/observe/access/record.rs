@@ -30,6 +30,8 @@ pub enum End {
     Timeout,
     /// The process is ending, and it was a watch or a tunnel.
     Drained,
+    /// We cut it: the client's certificate is not trusted any more.
+    Cut,
 }
 
 impl End {
@@ -40,6 +42,7 @@ impl End {
             End::BackendBroke => "backend-broke",
             End::Timeout => "timeout",
             End::Drained => "drained",
+            End::Cut => "cut",
         }
     }
 }

@@ -155,6 +155,7 @@ async fn relay(
         path_and_query,
         origin: Origin { stamp: &stamp, remote: &connection.remote_header, host, path: path.raw(), audit_id },
         identity_headers: shared.authenticator.identity_headers(),
+        connection: &connection.closer,
         timeout,
     };
     let mut response =
