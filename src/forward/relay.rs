@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::streams::Place;
+use super::streams::{Leave, Place};
 use crate::egress::Lease;
 use crate::message::{BodyError, hop_by_hop};
 use crate::observe::access::{AccessRecord, End};
@@ -23,7 +23,7 @@ pub(super) struct Relayed {
     record: AccessRecord,
     ended: bool,
     limit: Limit,
-    /// Whether what went by so far ends with a newline, as whole watch events do.
+    /// Whether what went by so far is nothing, or ends with a newline as whole watch events do.
     whole: bool,
 }
 
@@ -31,7 +31,9 @@ pub(super) struct Relayed {
 pub(super) enum Limit {
     /// A point in time, and the timer once one is needed.
     Deadline(Instant, Option<Pin<Box<Sleep>>>),
-    /// Only the end of the process.
+    /// Only the end of the process, which ends a watch of JSON lines cleanly between two events.
+    Watch(Place),
+    /// Only the end of the process, which breaks it: half a log or a download must not look like the whole.
     Process(Place),
 }
 
@@ -63,7 +65,17 @@ impl Relayed {
                 let sleep = sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
                 sleep.as_mut().poll(cx).is_ready().then_some(End::Timeout)
             }
-            Limit::Process(place) => place.should_end(cx.waker()).then_some(End::Drained),
+            Limit::Watch(place) | Limit::Process(place) => {
+                (place.asked(cx.waker()) == Leave::Now).then_some(End::Drained)
+            }
+        }
+    }
+
+    /// Whether this is a watch between two events, and the process is ending.
+    fn may_leave(&self, cx: &Context<'_>) -> bool {
+        match &self.limit {
+            Limit::Watch(place) => self.whole && place.asked(cx.waker()) > Leave::No,
+            _ => false,
         }
     }
 }
@@ -74,6 +86,12 @@ impl Body for Relayed {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
+        // Before the backend is asked: one that never pauses would never let go.
+        if !this.ended && this.may_leave(cx) {
+            // The client resumes elsewhere.
+            this.end(End::Drained);
+            return Poll::Ready(None);
+        }
         match Pin::new(&mut this.from).poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let Some(trailers) = frame.trailers_mut() {
@@ -101,10 +119,6 @@ impl Body for Relayed {
                 None => Poll::Pending,
                 Some(end) => {
                     this.end(end);
-                    if end == End::Drained && this.whole {
-                        // Between two events a watch may end cleanly; the client resumes elsewhere.
-                        return Poll::Ready(None);
-                    }
                     let why = if end == End::Drained { "the gateway is ending" } else { "time ran out" };
                     Poll::Ready(Some(Err(why.into())))
                 }

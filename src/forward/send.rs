@@ -114,10 +114,18 @@ pub async fn send(
     record.status(parts.status.as_u16());
     let limit = match timeout {
         Some(timeout) => Limit::Deadline(began + timeout, None),
+        None if info.verb == "watch" && is_json(&parts.headers) => Limit::Watch(streams.enter()),
         None => Limit::Process(streams.enter()),
     };
     parts.version = http::Version::HTTP_11;
     Ok(Response::from_parts(parts, Body::stream(Relayed::new(from, sent.lease, record, limit))))
+}
+
+/// Whether an answer is plain JSON: a watch of that is one event a line.
+fn is_json(headers: &http::HeaderMap) -> bool {
+    let kind = headers.get(http::header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    kind.eq_ignore_ascii_case(b"application/json") && !headers.contains_key(http::header::CONTENT_ENCODING)
 }
 
 /// A redirect in the sense of CVE-2022-3172: a status of its class with somewhere to go.

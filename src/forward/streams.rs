@@ -10,9 +10,21 @@ pub struct Streams(Rc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    ending: Cell<bool>,
+    leave: Cell<Leave>,
     wakers: RefCell<Vec<Option<Waker>>>,
     free: RefCell<Vec<usize>>,
+}
+
+/// What the process asks of its streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Leave {
+    /// Nothing: all is well.
+    #[default]
+    No,
+    /// A watch ends once it stands between two events.
+    Soon,
+    /// Everything ends.
+    Now,
 }
 
 /// One answer's place among the [`Streams`]; it leaves when dropped.
@@ -31,9 +43,18 @@ impl Streams {
         Place { streams: self.clone(), at }
     }
 
-    /// Asks every stream, now and later, to end at its next good point.
+    /// Asks every watch, now and later, to end once it stands between two events.
+    pub fn finish(&self) {
+        self.ask(Leave::Soon);
+    }
+
+    /// Asks every stream, now and later, to end.
     pub fn end(&self) {
-        self.0.ending.set(true);
+        self.ask(Leave::Now);
+    }
+
+    fn ask(&self, leave: Leave) {
+        self.0.leave.set(leave.max(self.0.leave.get()));
         for waker in self.0.wakers.borrow().iter().flatten() {
             waker.wake_by_ref();
         }
@@ -51,23 +72,25 @@ impl Streams {
 }
 
 impl Place {
-    /// Whether the stream should end; `waker` is woken when that changes.
-    pub(super) fn should_end(&self, waker: &Waker) -> bool {
-        if self.streams.0.ending.get() {
-            return true;
+    /// What is asked of the stream; `waker` is woken when that changes.
+    pub(super) fn asked(&self, waker: &Waker) -> Leave {
+        let asked = self.streams.0.leave.get();
+        if asked == Leave::Now {
+            return asked;
         }
         let mut wakers = self.streams.0.wakers.borrow_mut();
         match &mut wakers[self.at] {
             Some(known) => known.clone_from(waker),
             empty => *empty = Some(waker.clone()),
         }
-        false
+        asked
     }
 
-    /// Resolves when the stream should end.
+    /// Resolves when the stream must end.
     pub(super) async fn ending(&self) {
-        std::future::poll_fn(|cx| {
-            if self.should_end(cx.waker()) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        std::future::poll_fn(|cx| match self.asked(cx.waker()) {
+            Leave::Now => std::task::Poll::Ready(()),
+            Leave::No | Leave::Soon => std::task::Poll::Pending,
         })
         .await;
     }
@@ -92,9 +115,13 @@ mod tests {
         drop(first);
         let third = streams.enter();
         assert_eq!(streams.len(), 2);
-        assert!(!second.should_end(Waker::noop()) && !third.should_end(Waker::noop()));
+        let asked = || [second.asked(Waker::noop()), third.asked(Waker::noop())];
+        assert_eq!(asked(), [Leave::No; 2]);
+        streams.finish();
+        assert_eq!(asked(), [Leave::Soon; 2]);
         streams.end();
-        assert!(second.should_end(Waker::noop()) && third.should_end(Waker::noop()));
+        streams.finish();
+        assert_eq!(asked(), [Leave::Now; 2]);
         drop((second, third));
         assert!(streams.is_empty());
     }

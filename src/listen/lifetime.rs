@@ -15,9 +15,6 @@ use parking_lot::Mutex;
 
 use super::Limits;
 
-/// How long a connection that was told to end may stay without a request on it.
-const LAST_WORD: Duration = Duration::from_secs(3);
-
 /// What one connection does, written by its own task and by the sweep of the same thread.
 ///
 /// Atomics only because hyper wants the stream of an upgradeable connection to be `Send`.
@@ -35,10 +32,18 @@ pub(super) struct Lifetime {
     /// Milliseconds since `epoch` at which the connection was told to end gracefully.
     told_at: AtomicU64,
     upgraded: AtomicBool,
+    /// Goes on with every piece of bytes, either way.
+    moved: AtomicU32,
+    /// `moved` at the last sweep, and since when (milliseconds since `epoch`) it has stood still.
+    stood: (AtomicU32, AtomicU64),
     waker: AtomicWaker,
     tunnelling: AtomicBool,
     tunnel_waker: AtomicWaker,
 }
+
+/// How long a connection that was told to go may stay without a request or a byte: one that never
+/// carried a request, and one that did and may not have answered our GOAWAY yet.
+const SILENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
 /// How a connection was told to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,8 +61,19 @@ impl Lifetime {
         self.epoch.elapsed().as_millis() as u64
     }
 
+    /// Bytes went by. Only the connection's own task writes this, so nothing is lost between load and store.
+    pub(super) fn moved(&self) {
+        self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Whether no request came yet, or one has begun to come and its header is not whole (HTTP/1.1 only).
+    pub(super) fn expects_request(&self) -> bool {
+        self.served.load(Ordering::Relaxed) == 0 || self.first_byte.load(Ordering::Relaxed) > 0
+    }
+
     /// Bytes came in; they begin a header when no request runs (HTTP/1.1 only).
     pub(super) fn bytes_came(&self) {
+        self.moved();
         if !self.http2
             && self.active.load(Ordering::Relaxed) == 0
             && self.first_byte.load(Ordering::Relaxed) == 0
@@ -116,17 +132,21 @@ impl Lifetime {
             return End::No;
         }
         let now = self.now();
+        let moved = self.moved.load(Ordering::Relaxed);
+        if self.stood.0.swap(moved, Ordering::Relaxed) != moved {
+            self.stood.1.store(now, Ordering::Relaxed);
+        }
         let past = |since: u64, limit: Duration| now.saturating_sub(since) > limit.as_millis() as u64;
         let first_byte = self.first_byte.load(Ordering::Relaxed);
         if first_byte > 0 && past(first_byte - 1, limits.read_header_timeout) {
             return End::Now;
         }
         let idle = self.idle_since.load(Ordering::Relaxed);
-        // A client that connected and never spoke would hold up the end of the process.
-        if self.told() == End::Gracefully
-            && first_byte == 0
-            && past(idle.max(self.told_at.load(Ordering::Relaxed)), LAST_WORD)
-        {
+        // A client that connected and never spoke, or is gone without a word, would hold up the end of the process.
+        // Not one that is slow to read its answer: its bytes move.
+        let since = self.stood.1.load(Ordering::Relaxed).max(idle).max(self.told_at.load(Ordering::Relaxed));
+        let silence = SILENCE[usize::from(self.served.load(Ordering::Relaxed) > 0)];
+        if first_byte == 0 && self.told() == End::Gracefully && past(since, silence) {
             return End::Now;
         }
         if past(idle, limits.idle_timeout + Duration::from_secs(10)) {
@@ -185,6 +205,19 @@ pub struct Connections(Arc<Shared>);
 struct Shared {
     epoch: Instant,
     open: Mutex<Vec<Arc<Lifetime>>>,
+    /// Those whose handshake is not done yet.
+    arriving: AtomicU32,
+    /// Whether whoever comes is told to go after its first request.
+    finishing: AtomicBool,
+}
+
+/// A connection whose handshake is not done yet; it arrived, or failed to, when this is dropped.
+pub(super) struct Arriving(Connections);
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.0.arriving.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// One line of `/debug/connections`.
@@ -205,11 +238,26 @@ pub struct ConnectionReport {
 
 impl Default for Connections {
     fn default() -> Self {
-        Connections(Arc::new(Shared { epoch: Instant::now(), open: Mutex::default() }))
+        Connections(Arc::new(Shared {
+            epoch: Instant::now(),
+            open: Mutex::default(),
+            arriving: AtomicU32::default(),
+            finishing: AtomicBool::default(),
+        }))
     }
 }
 
 impl Connections {
+    pub(super) fn arrive(&self) -> Arriving {
+        self.0.arriving.fetch_add(1, Ordering::Relaxed);
+        Arriving(self.clone())
+    }
+
+    /// How many shake hands.
+    pub fn arriving(&self) -> usize {
+        self.0.arriving.load(Ordering::Relaxed) as usize
+    }
+
     pub(super) fn open(&self, remote: SocketAddr, http2: bool) -> Listed {
         let lifetime = Arc::new(Lifetime {
             epoch: self.0.epoch,
@@ -219,9 +267,11 @@ impl Connections {
             served: AtomicU64::new(0),
             idle_since: AtomicU64::new(self.0.epoch.elapsed().as_millis() as u64),
             first_byte: AtomicU64::new(0),
-            end: AtomicU8::new(End::No as u8),
-            told_at: AtomicU64::new(0),
+            end: AtomicU8::new(if self.0.finishing.load(Ordering::Relaxed) { End::Gracefully } else { End::No } as u8),
+            told_at: AtomicU64::new(self.0.epoch.elapsed().as_millis() as u64),
             upgraded: AtomicBool::new(false),
+            moved: AtomicU32::new(0),
+            stood: (AtomicU32::new(0), AtomicU64::new(self.0.epoch.elapsed().as_millis() as u64)),
             waker: AtomicWaker::new(),
             tunnelling: AtomicBool::new(false),
             tunnel_waker: AtomicWaker::new(),
@@ -240,8 +290,9 @@ impl Connections {
         }
     }
 
-    /// Tells every connection to finish what it does: GOAWAY, or `Connection: close`.
+    /// Tells every connection, also those yet to come, to finish what it does: GOAWAY, or `Connection: close`.
     pub fn finish(&self) {
+        self.0.finishing.store(true, Ordering::Relaxed);
         self.0.open.lock().iter().for_each(|lifetime| lifetime.tell(End::Gracefully));
     }
 

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::cork::Cork;
-use super::lifetime::{Active, Connections, End, Lifetime, Tunnel};
+use super::lifetime::{Active, Arriving, Connections, End, Lifetime, Tunnel};
 use super::{Incoming, Limits};
 use crate::message::{Body, BodyError};
 
@@ -87,12 +87,26 @@ pub trait Service {
 }
 
 /// Serves `incoming` until it ends, by the client's will, by ours or by `limits`.
-pub async fn serve<S: Service>(
+///
+/// It counts as arriving from the call on, not from the first poll, so that none is overlooked at the end.
+pub fn serve<S: Service>(
     incoming: Incoming,
     tls: Arc<rustls::ServerConfig>,
     service: Rc<S>,
     limits: Rc<Limits>,
     connections: Connections,
+) -> impl Future<Output = ()> {
+    let arriving = connections.arrive();
+    meet(incoming, tls, service, limits, connections, arriving)
+}
+
+async fn meet<S: Service>(
+    incoming: Incoming,
+    tls: Arc<rustls::ServerConfig>,
+    service: Rc<S>,
+    limits: Rc<Limits>,
+    connections: Connections,
+    arriving: Arriving,
 ) {
     let Incoming { socket, remote, place: _place } = incoming;
     // The handshake's state is large and soon gone: boxed, it is not part of what an idle watch costs.
@@ -112,6 +126,7 @@ pub async fn serve<S: Service>(
     let (socket, session) = stream.get_ref();
     let http2 = session.alpn_protocol() == Some(b"h2");
     let listed = connections.open(remote, http2);
+    drop(arriving);
     let accepted = Accepted {
         remote,
         local: socket.local_addr().ok(),
@@ -187,15 +202,21 @@ async fn serve_http1<H: Handler + 'static>(
     let mut finishing = false;
     poll_fn(move |cx| {
         lifetime.register(cx.waker());
-        match lifetime.told() {
-            End::Now => return Poll::Ready(()),
-            End::Gracefully if !finishing => {
-                finishing = true;
-                connection.as_mut().graceful_shutdown();
+        loop {
+            if lifetime.told() == End::Now {
+                return Poll::Ready(());
             }
-            _ => {}
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            // Only now, and not before the first request: hyper closes at once what looks idle to it, also when a
+            // request already waits to be read or has come in part. Whoever sends none is cut by the sweep.
+            if finishing || lifetime.told() == End::No || lifetime.expects_request() {
+                return Poll::Pending;
+            }
+            finishing = true;
+            connection.as_mut().graceful_shutdown();
         }
-        connection.as_mut().poll(cx).map(|_| ())
     })
     .await;
 }
@@ -292,7 +313,9 @@ impl<T: Read + Unpin> Read for Observed<T> {
 
 impl<T: Write + Unpin> Write for Observed<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let result = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        self.lifetime.moved();
+        Poll::Ready(result)
     }
 
     fn poll_write_vectored(
@@ -300,7 +323,9 @@ impl<T: Write + Unpin> Write for Observed<T> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let result = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, slices));
+        self.lifetime.moved();
+        Poll::Ready(result)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -24,6 +24,8 @@ use crate::tls::KeyPair;
 
 /// How often connections, pools and trust are looked through.
 const ROUND: Duration = Duration::from_secs(1);
+/// How long handshakes may take once the process drains.
+const ARRIVAL: Duration = Duration::from_secs(2);
 /// Users whose headers are kept; more than this at once and we begin anew.
 const MOST_STAMPS: usize = 1024;
 
@@ -121,7 +123,7 @@ impl Worker {
         let limits = Rc::new(limits);
         let mut round = tokio::time::interval(ROUND);
         let (mut drain, mut end) = (self.shared.drain.clone(), self.shared.drain.clone());
-        let (mut draining, mut ending, mut open) = (false, false, true);
+        let (mut draining, mut ending, mut open) = (None, false, true);
         loop {
             tokio::select! {
                 arrived = incoming.recv(), if open => match arrived {
@@ -135,21 +137,20 @@ impl Worker {
                 _ = round.tick() => {
                     connections.sweep(&limits);
                     self.tidy();
-                    // Those that came or shook hands after the first word.
-                    if draining {
-                        connections.finish();
-                    }
                 }
-                () = drain.reached(Phase::Draining), if !draining => {
-                    draining = true;
+                () = drain.reached(Phase::Draining), if draining.is_none() => {
+                    draining = Some(std::time::Instant::now());
                     connections.finish();
+                    self.streams.finish();
                 }
                 () = end.reached(Phase::Ending), if !ending => {
                     ending = true;
                     self.streams.end();
                 }
             }
-            if !open && draining && connections.is_empty() && self.streams.is_empty() {
+            // Who is still shaking hands was let in before the port closed; who does not go on is not waited for.
+            let arrived = connections.arriving() == 0 || draining.is_some_and(|since| since.elapsed() > ARRIVAL);
+            if !open && draining.is_some() && arrived && connections.is_empty() && self.streams.is_empty() {
                 return;
             }
         }
