@@ -13,6 +13,9 @@ use crate::config::gateway::Shutdown;
 use crate::observe::access::AccessLog;
 use crate::process::{Drainer, Phase};
 
+/// What watches and tunnels get, once cut, to say so to both sides.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// A running gateway.
 pub struct Running {
     address: SocketAddr,
@@ -21,6 +24,7 @@ pub struct Running {
     drainer: Drainer,
     shutdown: Shutdown,
     request_timeout: Duration,
+    /// Those that accept and serve; the others end by themselves once these have.
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
     /// What was recorded last is written before the process ends.
@@ -67,8 +71,12 @@ impl Running {
             tracing::info!(signal = name, "ending: what runs is finished; a second signal ends at once");
             tokio::select! {
                 biased;
-                name = signals.next() => tracing::warn!(signal = name, "ending at once"),
-                () = self.end() => {}
+                name = signals.next() => {
+                    tracing::warn!(signal = name, "ending at once; what ran is lost");
+                    // As k8s.io/apiserver's SetupSignalHandler: this is no clean end.
+                    ExitCode::FAILURE
+                }
+                () = self.end() => ExitCode::SUCCESS,
             }
         });
         access_log.flush();
@@ -79,6 +87,7 @@ impl Running {
     pub fn until_interrupt(self) -> ExitCode {
         with_signals(async |signals| {
             signals.next().await;
+            ExitCode::SUCCESS
         })
     }
 
@@ -87,7 +96,7 @@ impl Running {
         self.drainer.advance(Phase::Leaving);
         tokio::time::sleep(self.shutdown.delay).await;
         self.drainer.advance(Phase::Draining);
-        // Requests get their full time; watches only the grace they were granted.
+        // Requests get their full time; watches only the grace they were granted. Nobody waits for more than runs.
         let drainer = self.drainer;
         let (finished, mut rest) = tokio::sync::oneshot::channel();
         let threads = self.threads;
@@ -101,9 +110,11 @@ impl Running {
             }
             let _ = finished.send(());
         });
-        tokio::time::sleep(self.shutdown.watch_grace).await;
+        let grace = self.shutdown.watch_grace;
+        let early = tokio::time::timeout(grace, &mut rest).await.is_ok();
         drainer.advance(Phase::Ending);
-        if tokio::time::timeout(self.request_timeout, &mut rest).await.is_err() {
+        let left = self.request_timeout.saturating_sub(grace).max(LAST_WORDS);
+        if !early && tokio::time::timeout(left, &mut rest).await.is_err() {
             let running = shared.reading.running.count() + shared.mutating.running.count();
             tracing::warn!(requests = running, "ending although some requests still run: their time is up");
         }
@@ -111,20 +122,16 @@ impl Running {
 }
 
 /// Runs `wait` on this thread with the signals that end a process.
-fn with_signals(wait: impl AsyncFnOnce(&mut Signals)) -> ExitCode {
+fn with_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode) -> ExitCode {
     let waited = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
         runtime.block_on(async {
-            wait(&mut Signals::new()?).await;
-            Ok(())
+            Ok(wait(&mut Signals::new()?).await)
         })
     });
-    match waited {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "signals cannot be received");
-            ExitCode::FAILURE
-        }
-    }
+    waited.unwrap_or_else(|error| {
+        tracing::error!(%error, "signals cannot be received");
+        ExitCode::FAILURE
+    })
 }
 
 struct Signals {

@@ -123,7 +123,8 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
         in_use: serving.in_use.clone(),
         drain: drain.clone(),
     };
-    let mut threads = vec![thread("control", move || control.run(ready))?];
+    let mut threads = Vec::new();
+    thread("control", move || control.run(ready))?;
     let Ok((documents, openapi)) = discovered.recv() else {
         return Err(Problem::new("control", "the control thread ended early").into());
     };
