@@ -25,6 +25,8 @@ pub(super) struct Connection {
     pub(super) remote_header: HeaderValue,
     pub(super) closer: Closer,
     protocol: Protocol,
+    /// Whether the next answer is to be the last.
+    leaving: Cell<bool>,
     /// Whether the client's certificate was believed at some time.
     trusted: Cell<bool>,
     /// The host the last request asked for: nearly always the one of the next.
@@ -40,6 +42,7 @@ impl Connection {
             remote_header: HeaderValue::from_str(&address).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
             protocol: accepted.protocol,
             closer: accepted.closer,
+            leaving: Cell::new(false),
             trusted: Cell::new(false),
             host: RefCell::new(None),
             worker,
@@ -53,6 +56,17 @@ impl Connection {
         if self.protocol == Protocol::Http2 {
             self.closer.finish();
         }
+    }
+
+    /// Asks the client to come back on another connection: GOAWAY, or `Connection: close` with this answer.
+    pub(super) fn leave(&self) {
+        self.leaving.set(self.protocol == Protocol::Http1);
+        self.ask_to_reconnect();
+    }
+
+    /// Whether an answer must carry `Connection: close`.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.get()
     }
 
     /// A request was let in: remembers whether the certificate had a part in it.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body::Body as _;
@@ -49,6 +49,9 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Request<Incoming
         }
     };
     response.headers_mut().insert(AUDIT_ID, audit_id);
+    if connection.is_leaving() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     if head { without_body(response) } else { response }
 }
 
@@ -109,8 +112,9 @@ async fn relay(
     if let Some(response) = local::health(shared, &method, path.decoded(), uri.query()) {
         return Ok(done(record, response));
     }
-    if shared.drain.phase() == Phase::Leaving && shared.forwarding.send_retry_after {
-        connection.ask_to_reconnect();
+    // Who watches us may go on looking (`pkg/server/filters/with_retry_after.go`).
+    if shared.forwarding.send_retry_after && shared.drain.phase() == Phase::Leaving && path.decoded() != "/metrics" {
+        connection.leave();
         let status = Status::too_many_requests("The apiserver is shutting down, please try again later.", 5);
         return Err((Refusal::new(Blame::Gateway, status), record));
     }
