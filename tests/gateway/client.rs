@@ -61,6 +61,21 @@ pub(crate) async fn connect(
     pair: Option<&Pair>,
     protocols: &[&str],
 ) -> TlsStream<TcpStream> {
+    let socket = TcpStream::connect(address).await.unwrap();
+    socket.set_nodelay(true).unwrap();
+    handshake(world, socket, pair, protocols).await.unwrap()
+}
+
+/// The same over a connection that stands.
+///
+/// # Errors
+/// The handshake's.
+pub(crate) async fn handshake(
+    world: &World,
+    socket: TcpStream,
+    pair: Option<&Pair>,
+    protocols: &[&str],
+) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(world.serving.certificate().clone()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
@@ -72,25 +87,30 @@ pub(crate) async fn connect(
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-    let socket = TcpStream::connect(address).await.unwrap();
-    socket.set_nodelay(true).unwrap();
-    tokio_rustls::TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), socket).await.unwrap()
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), socket).await
 }
 
 impl Client {
     pub(crate) async fn http1(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
-        let stream = connect(world, gateway.address, pair, &["http/1.1"]).await;
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection.with_upgrades());
-        Client::Http1(Arc::new(tokio::sync::Mutex::new(sender)))
+        Client::over(connect(world, gateway.address, pair, &["http/1.1"]).await, true).await
     }
 
     pub(crate) async fn http2(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
-        let stream = connect(world, gateway.address, pair, &["h2"]).await;
-        let (sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        Client::Http2(sender)
+        Client::over(connect(world, gateway.address, pair, &["h2"]).await, false).await
+    }
+
+    /// A client over a connection whose TLS handshake is done.
+    pub(crate) async fn over(stream: TlsStream<TcpStream>, http1: bool) -> Client {
+        if http1 {
+            let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection.with_upgrades());
+            Client::Http1(Arc::new(tokio::sync::Mutex::new(sender)))
+        } else {
+            let (sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            Client::Http2(sender)
+        }
     }
 
     /// Sends a request whose URI is a path; the head of the answer.
@@ -167,6 +187,18 @@ pub(crate) fn request(method: Method, path: &str, headers: &[(&str, &str)], body
 
 /// The next frame of data of a streaming answer; `None` at its end, an error when it broke.
 pub(crate) async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
-    let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("a frame in time")?;
-    Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
+    loop {
+        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("a frame in time")?;
+        match frame.map(|frame| frame.into_data().unwrap_or_default()) {
+            // Trailers, or no more than the end of the stream.
+            Ok(data) if data.is_empty() => {}
+            frame => return Some(frame),
+        }
+    }
+}
+
+/// An error and what it comes from.
+pub(crate) fn story(error: &dyn std::error::Error) -> String {
+    let more = error.source().map_or_else(String::new, |source| format!(": {}", story(source)));
+    format!("{error}{more}")
 }

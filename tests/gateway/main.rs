@@ -7,6 +7,7 @@
 mod abuse;
 mod backend;
 mod client;
+mod ending;
 mod forger;
 mod frames;
 mod identity;

@@ -1,0 +1,500 @@
+//! The end of the gateway: what was taken is finished, what can go elsewhere is told so, and nothing is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, watch};
+
+use crate::backend::{Answer, Backend, Settings, data, json, streamed};
+use crate::client::{Client, connect, get, handshake, next, read, story};
+use crate::world::{Gateway, PATIENCE, Pair, World, eventually};
+
+const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
+
+/// A backend that answers once the test opens the gate, and the gate.
+async fn gated(world: &World) -> (Backend, watch::Sender<bool>) {
+    let (gate, opened) = watch::channel(false);
+    let backend = Backend::start(world, Settings::default(), move |_| {
+        let mut opened = opened.clone();
+        async move {
+            opened.wait_for(|open| *open).await.unwrap();
+            json(200, r#"{"kind":"ThingList"}"#)
+        }
+    })
+    .await;
+    world.register("things.example.com", "v1", &[&backend]);
+    (backend, gate)
+}
+
+/// A backend whose answers the test writes; each comes with the path it was asked for.
+async fn told(world: &World, settings: Settings) -> (Backend, mpsc::UnboundedReceiver<Writer>) {
+    let (send, writers) = mpsc::unbounded_channel();
+    let backend = Backend::start(world, settings, move |_| {
+        let (sender, answer) = streamed(200);
+        send.send(sender).unwrap();
+        async { answer }
+    })
+    .await;
+    world.register("things.example.com", "v1", &[&backend]);
+    (backend, writers)
+}
+
+type Writer = mpsc::UnboundedSender<Result<hyper::body::Frame<Bytes>, std::io::Error>>;
+
+async fn reached(backend: &Backend, requests: usize) {
+    eventually("requests at the backend", async || (backend.seen().len() >= requests).then_some(())).await;
+}
+
+async fn port_closed(gateway: &Gateway) {
+    eventually("the port to close", async || TcpStream::connect(gateway.address).await.is_err().then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_goes_off_first_and_requests_are_served_until_the_delay_is_over() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::default(), async |_| json(200, "{}")).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let mut gateway = world.gateway(&["--shutdown-delay-duration=10m"]);
+    let jane = world.user("jane", &[]);
+    let kept = [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await];
+    for client in &kept {
+        assert_eq!(client.get("/readyz").await.status, 200);
+    }
+    gateway.signal("TERM");
+    let status = eventually("readiness to go off", async || {
+        let answer = kept[0].get("/readyz?verbose").await;
+        (answer.status == 500).then_some(answer)
+    })
+    .await;
+    assert_eq!(status.text(), "[+]ping ok\n[+]log ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n");
+    assert_eq!(kept[1].get("/readyz").await.status, 500);
+    assert_eq!(kept[1].get("/livez").await.text(), "ok");
+    assert_eq!(kept[1].get("/healthz").await.text(), "ok");
+    assert_eq!(kept[1].get("/readyz/shutdown").await.text(), "internal server error: process is shutting down\n");
+    for client in kept {
+        assert_eq!(client.get(THINGS).await.status, 200);
+        assert_eq!(client.get(THINGS).await.status, 200);
+    }
+    for client in
+        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+    {
+        let answer = client.get(THINGS).await;
+        assert_eq!(answer.status, 200);
+        assert!(!answer.headers.contains_key("connection"));
+    }
+    // A second signal does not wait for the ten minutes; the end was not a finished one.
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().await.code(), Some(1));
+    gateway.said(&["ending at once"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_sent_elsewhere_during_the_delay_when_asked_to() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::default(), async |_| json(200, "{}")).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let gateway = world.gateway(&["--shutdown-delay-duration=10m", "--shutdown-send-retry-after"]);
+    let jane = world.user("jane", &[]);
+    let connections = |pair: Pair| {
+        let (world, gateway) = (&world, &gateway);
+        async move { [Client::http1(world, gateway, Some(&pair)).await, Client::http2(world, gateway, Some(&pair)).await] }
+    };
+    let kept = connections(jane.clone()).await;
+    for client in &kept {
+        assert_eq!(client.get(THINGS).await.status, 200);
+    }
+    gateway.signal("TERM");
+    gateway.said(&["SIGTERM"]).await;
+    for (clients, http1) in [(kept, true), (connections(jane.clone()).await, true)] {
+        for (number, client) in clients.iter().enumerate() {
+            let answer = eventually("the end to be noticed", async || {
+                // A connection that was told to go is gone after its answer.
+                let answer = client.get(THINGS).await;
+                (answer.status != 200).then_some(answer)
+            })
+            .await;
+            let status = answer.refused(429, "TooManyRequests");
+            assert_eq!(status["message"], "The apiserver is shutting down, please try again later.");
+            assert_eq!(answer.headers["retry-after"], "5");
+            assert_eq!(status["details"]["retryAfterSeconds"], 5);
+            if http1 && number == 0 {
+                assert_eq!(answer.headers["connection"], "close");
+            }
+        }
+    }
+    for path in ["/readyz", "/livez", "/healthz", "/metrics"] {
+        for client in connections(jane.clone()).await {
+            let answer = client.get(path).await;
+            assert_eq!(answer.status, if path == "/readyz" { 500 } else { 200 }, "{path}: {}", answer.text());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_is_finished_and_connections_are_told_to_go() {
+    let world = World::new();
+    let (backend, gate) = gated(&world).await;
+    let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
+    let jane = world.user("jane", &[]);
+    let http1 = Client::http1(&world, &gateway, Some(&jane)).await;
+    let stream = connect(&world, gateway.address, Some(&jane), &["h2"]).await;
+    let (mut http2, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let request =
+        http::Request::get(format!("https://localhost{THINGS}")).header("audit-id", "last-h2").body(()).unwrap();
+    let (answer2, _) = http2.send_request(request, true).unwrap();
+    let asking = tokio::spawn(async move { http1.ask(get(THINGS, &[("audit-id", "last-h1")])).await });
+    reached(&backend, 2).await;
+    gateway.signal("TERM");
+    port_closed(&gateway).await;
+    // GOAWAY without an error: what runs on the connection is still answered.
+    let told = tokio::time::timeout(PATIENCE, async {
+        loop {
+            match http2.ready().await {
+                Ok(ready) => http2 = ready,
+                Err(error) => return error,
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!((told.is_go_away(), told.reason()), (true, Some(h2::Reason::NO_ERROR)), "{told:?}");
+    gate.send(true).unwrap();
+    let answer1 = asking.await.unwrap();
+    assert_eq!((answer1.status.as_u16(), answer1.whole), (200, true));
+    assert_eq!(answer1.headers["connection"], "close");
+    let mut answer2 = answer2.await.unwrap();
+    assert_eq!(answer2.status(), 200);
+    assert_eq!(answer2.body_mut().data().await.unwrap().unwrap(), r#"{"kind":"ThingList"}"#);
+    // Whether our last frames met a closed socket is nobody's concern.
+    let _ = connection.await.unwrap();
+    assert_eq!(gateway.ended().await.code(), Some(0));
+    for id in ["last-h1", "last-h2"] {
+        let line = gateway.said(&[r#""kind":"access""#, id]).await;
+        assert!(line.contains(r#""status":200"#) && line.contains(r#""end":"complete""#), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_without_a_request_do_not_hold_up_the_end() {
+    let world = World::new();
+    let mut gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let mut silent = Vec::new();
+    for protocol in ["http/1.1", "h2"] {
+        silent.push(connect(&world, gateway.address, Some(&jane), &[protocol]).await);
+    }
+    // Without as much as a TLS greeting.
+    let _wordless = TcpStream::connect(gateway.address).await.unwrap();
+    let used = Client::http1(&world, &gateway, Some(&jane)).await;
+    assert_eq!(used.get("/livez").await.status, 200);
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+/// A connection the port took before it closed is served, however far it had come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_taken_before_the_port_closed_is_served() {
+    let world = World::new();
+    let (backend, gate) = gated(&world).await;
+    let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
+    let jane = world.user("jane", &[]);
+    let silent = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+    let greeting = TcpStream::connect(gateway.address).await.unwrap();
+    // One that keeps the gateway alive, so that only what is tested can be lost.
+    let running = Client::http1(&world, &gateway, Some(&jane)).await;
+    let asking = tokio::spawn(async move { running.get(THINGS).await });
+    reached(&backend, 1).await;
+    gateway.signal("TERM");
+    port_closed(&gateway).await;
+    gate.send(true).unwrap();
+    let late = async {
+        let stream = handshake(&world, greeting, Some(&jane), &["http/1.1"]).await.unwrap();
+        over(stream, THINGS).await
+    };
+    let (late, first) = tokio::join!(late, over(silent, THINGS));
+    for answer in [late, first] {
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("connection: close\r\n"), "{answer}");
+    }
+    assert_eq!(asking.await.unwrap().status, 200);
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+/// Asks by hand; the answer until the connection ends.
+async fn over(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, path: &str) -> String {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_end_cleanly_between_events_and_break_within_one() {
+    let world = World::new();
+    for settings in [Settings::http1(), Settings::http2()] {
+        let (_backend, mut writers) = told(&world, settings).await;
+        let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
+        let jane = world.user("jane", &[]);
+        let mut watches = Vec::new();
+        for client in
+            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+        {
+            for event in ["{\"type\":\"ADDED\"}\n", "{\"type\":\"ADD"] {
+                // One HTTP/1.1 connection carries one watch.
+                let client = match &client {
+                    Client::Http1(_) => Client::http1(&world, &gateway, Some(&jane)).await,
+                    Client::Http2(_) => client.clone(),
+                };
+                let path = format!("{THINGS}?watch=1");
+                let asking = tokio::spawn(async move { client.send(get(&path, &[])).await.unwrap() });
+                let writer = writers.recv().await.unwrap();
+                writer.send(data(event)).unwrap();
+                let mut body = asking.await.unwrap().into_body();
+                assert_eq!(next(&mut body).await.unwrap().unwrap(), event);
+                watches.push((body, writer, event));
+            }
+        }
+        gateway.signal("TERM");
+        for (mut body, _writer, event) in watches {
+            match next(&mut body).await {
+                None => assert!(event.ends_with('\n'), "a watch cut within an event looks like one that ended"),
+                Some(Err(_)) => assert!(!event.ends_with('\n'), "a watch between two events was broken"),
+                Some(Ok(more)) => panic!("{more:?} came from nowhere"),
+            }
+        }
+        assert_eq!(gateway.ended().await.code(), Some(0));
+        let drained = gateway.log().iter().filter(|line| line.contains(r#""end":"drained""#)).count();
+        assert_eq!(drained, 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn within_the_grace_an_event_that_began_is_finished() {
+    let world = World::new();
+    let (_backend, mut writers) = told(&world, Settings::default()).await;
+    let mut gateway = world.gateway(&["--shutdown-watch-termination-grace-period=10m"]);
+    let jane = world.user("jane", &[]);
+    let mut watches = Vec::new();
+    for http1 in [true, false] {
+        for event in ["{}\n", "{\"type\":"] {
+            let client = if http1 {
+                Client::http1(&world, &gateway, Some(&jane)).await
+            } else {
+                Client::http2(&world, &gateway, Some(&jane)).await
+            };
+            let path = format!("{THINGS}?watch=1");
+            let asking = tokio::spawn(async move { client.send(get(&path, &[])).await.unwrap() });
+            let writer = writers.recv().await.unwrap();
+            writer.send(data(event)).unwrap();
+            let mut body = asking.await.unwrap().into_body();
+            assert_eq!(next(&mut body).await.unwrap().unwrap(), event);
+            watches.push((body, writer, event));
+        }
+    }
+    gateway.signal("TERM");
+    let (whole, begun): (Vec<_>, Vec<_>) = watches.into_iter().partition(|(_, _, event)| event.ends_with('\n'));
+    for (mut body, _writer, _) in whole {
+        assert!(next(&mut body).await.is_none(), "a watch between two events ends");
+    }
+    for (mut body, writer, _) in begun {
+        writer.send(data("\"ADDED\"}\n")).unwrap();
+        assert_eq!(next(&mut body).await.unwrap().unwrap(), "\"ADDED\"}\n");
+        assert!(next(&mut body).await.is_none(), "a watch ends once its event is whole");
+    }
+    // All is done: nobody waits for the rest of the ten minutes.
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tunnels_end() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http1(), async |mut request| {
+        tokio::spawn(async move {
+            let upgraded = hyper::upgrade::on(&mut request).await.unwrap();
+            let mut stream = hyper_util::rt::TokioIo::new(upgraded);
+            stream.write_all(b"hello").await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        });
+        let mut answer: Answer = json(101, "");
+        answer.headers_mut().insert("connection", "Upgrade".parse().unwrap());
+        answer.headers_mut().insert("upgrade", "SPDY/3.1".parse().unwrap());
+        answer
+    })
+    .await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
+    let jane = world.user("jane", &[]);
+    let mut stream = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+    let ask =
+        format!("POST {THINGS}/a/exec HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"hello") {
+        let mut piece = [0; 1024];
+        let length = tokio::time::timeout(PATIENCE, stream.read(&mut piece)).await.unwrap().unwrap();
+        assert!(length > 0, "{}", String::from_utf8_lossy(&heard));
+        heard.extend_from_slice(&piece[..length]);
+    }
+    assert!(heard.starts_with(b"HTTP/1.1 101 "));
+    gateway.signal("TERM");
+    let rest = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut heard)).await.unwrap();
+    drop(rest);
+    assert_eq!(gateway.ended().await.code(), Some(0));
+    gateway.said(&[r#""status":101"#, r#""end":"drained""#, r#""out":5"#]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_request_is_cut_when_its_time_is_up_and_the_log_says_so() {
+    let world = World::new();
+    let (backend, _gate) = gated(&world).await;
+    // Its own time is longer than what the end allows.
+    let patient = world.manifests(
+        "things.example.com",
+        "v1",
+        &[backend.address],
+        "  annotations: {narthex.dev/request-timeout: 1h}",
+    );
+    world.registry("v1.things.example.com.yaml", &patient);
+    let mut gateway = world.gateway(&["--request-timeout=1s", "--access-log=all", "--access-log-format=json"]);
+    let jane = world.user("jane", &[]);
+    let mut asking = Vec::new();
+    for client in
+        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+    {
+        asking.push(tokio::spawn(async move { client.send(get(THINGS, &[("audit-id", "stuck")])).await.map(drop) }));
+    }
+    reached(&backend, 2).await;
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().await.code(), Some(0));
+    for asking in asking {
+        assert!(asking.await.unwrap().is_err(), "nobody answered");
+    }
+    gateway.said(&["some requests still run", r#""requests":2"#]).await;
+}
+
+/// What became of the requests of one client under load.
+#[derive(Default)]
+struct Tally {
+    /// Answered as they should be.
+    answered: Mutex<BTreeSet<String>>,
+    /// Not answered, and why the client may try again.
+    excused: Mutex<BTreeMap<String, String>>,
+    /// Not answered although they should have been.
+    lost: Mutex<Vec<String>>,
+    running: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    http1: bool,
+    kept: bool,
+}
+
+/// Asks without a pause until the port is closed, and writes down what became of each request.
+async fn load(world: &World, gateway: &Gateway, pair: &Pair, kind: Kind, name: &str, tally: &Tally) {
+    tally.running.fetch_add(1, Ordering::Relaxed);
+    let mut number = 0;
+    'connections: loop {
+        let Ok(socket) = TcpStream::connect(gateway.address).await else { break };
+        let protocols = if kind.http1 { ["http/1.1"] } else { ["h2"] };
+        let Ok(stream) = handshake(world, socket, Some(pair), &protocols).await else {
+            // The kernel took it in the instant the port closed: no request was on it.
+            continue;
+        };
+        let client = Client::over(stream, kind.http1).await;
+        let mut first = true;
+        loop {
+            number += 1;
+            let id = format!("{name}-{number}");
+            match client.send(get(THINGS, &[("audit-id", &id)])).await {
+                Ok(response) => {
+                    let closing = response.headers().get("connection").is_some_and(|value| value == "close");
+                    let answer = read(response).await;
+                    if answer.status == 200 && answer.whole && answer.text() == id {
+                        tally.answered.lock().unwrap().insert(id);
+                    } else {
+                        tally.lost.lock().unwrap().push(format!("{id}: {} {:?}", answer.status, answer.text()));
+                    }
+                    if !kind.kept || closing {
+                        continue 'connections;
+                    }
+                }
+                Err(error) => {
+                    let text = story(&error);
+                    if first {
+                        tally.lost.lock().unwrap().push(format!("{id}: on a new connection: {text}"));
+                    } else {
+                        tally.excused.lock().unwrap().insert(id, text);
+                    }
+                    continue 'connections;
+                }
+            }
+            first = false;
+        }
+    }
+    tally.running.fetch_sub(1, Ordering::Relaxed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_that_was_taken_is_lost_under_load() {
+    for arguments in [&["--shutdown-delay-duration=0s"][..], &["--shutdown-delay-duration=300ms"]] {
+        let world = Arc::new(World::new());
+        let reached = Arc::new(Mutex::new(BTreeMap::<String, usize>::new()));
+        let counted = reached.clone();
+        let backend = Backend::start(&world, Settings::default(), move |request| {
+            let id = request.headers()["audit-id"].to_str().unwrap().to_owned();
+            *counted.lock().unwrap().entry(id.clone()).or_default() += 1;
+            async move {
+                // Requests are always on their way when the end comes.
+                tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(0..20))).await;
+                json(200, &id)
+            }
+        })
+        .await;
+        world.register("things.example.com", "v1", &[&backend]);
+        let mut all = vec!["--access-log=all", "--access-log-format=json"];
+        all.extend(arguments);
+        let gateway = Arc::new(world.gateway(&all));
+        let jane = world.user("jane", &[]);
+        let tally = Arc::new(Tally::default());
+        let mut clients = tokio::task::JoinSet::new();
+        for number in 0..12 {
+            let kind = Kind { http1: number % 2 == 0, kept: number % 4 < 2 };
+            let (world, gateway, jane, tally) = (world.clone(), gateway.clone(), jane.clone(), tally.clone());
+            clients.spawn(async move { load(&world, &gateway, &jane, kind, &format!("c{number}"), &tally).await });
+        }
+        eventually("load", async || (tally.answered.lock().unwrap().len() > 300).then_some(())).await;
+        gateway.signal("TERM");
+        while clients.join_next().await.is_some() {}
+        let mut gateway = Arc::into_inner(gateway).unwrap();
+        assert_eq!(gateway.ended().await.code(), Some(0));
+
+        let (answered, excused) = (tally.answered.lock().unwrap(), tally.excused.lock().unwrap());
+        let reached = reached.lock().unwrap();
+        let lost = tally.lost.lock().unwrap();
+        assert!(lost.is_empty(), "{lost:?}");
+        for (id, why) in excused.iter() {
+            assert!(!reached.contains_key(id), "{id} was taken and not answered: {why}");
+        }
+        for id in answered.iter() {
+            assert_eq!(reached.get(id), Some(&1), "{id}");
+        }
+        assert_eq!(reached.len(), answered.len());
+        // One record a request.
+        let mut recorded = BTreeMap::<String, usize>::new();
+        for line in gateway.log() {
+            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if line["kind"] == "access" && line["status"] == 200 && line["end"] == "complete" {
+                *recorded.entry(line["audit"].as_str().unwrap().to_owned()).or_default() += 1;
+            }
+        }
+        for id in answered.iter() {
+            assert_eq!(recorded.get(id), Some(&1), "record of {id}");
+        }
+    }
+}
