@@ -261,11 +261,27 @@ pub(crate) fn json(status: u16, text: &str) -> Answer {
 }
 
 /// An answer whose body the test writes; an error breaks it off.
-pub(crate) fn streamed(status: u16) -> (mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>, Answer) {
+pub(crate) fn streamed(status: u16) -> (Writer, Answer) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
     let body = BodyExt::boxed(StreamBody::new(stream));
     (sender, Response::builder().status(status).header("content-type", "application/json").body(body).unwrap())
+}
+
+/// What a test writes an answer with.
+pub(crate) type Writer = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
+
+/// A backend whose answers the test writes, in the order in which they are asked for.
+pub(crate) async fn told(world: &World, settings: Settings) -> (Backend, mpsc::UnboundedReceiver<Writer>) {
+    let (send, writers) = mpsc::unbounded_channel();
+    let backend = Backend::start(world, settings, move |_| {
+        let (sender, answer) = streamed(200);
+        // A test that is over takes no more writers.
+        let _ = send.send(sender);
+        async { answer }
+    })
+    .await;
+    (backend, writers)
 }
 
 /// A frame of data for [`streamed`].

@@ -202,3 +202,21 @@ pub(crate) fn story(error: &dyn std::error::Error) -> String {
     let more = error.source().map_or_else(String::new, |source| format!(": {}", story(source)));
     format!("{error}{more}")
 }
+
+/// Asks the operator's door, over a connection of its own.
+pub(crate) async fn admin(gateway: &Gateway, mut request: Request<RequestBody>) -> Read {
+    let socket = TcpStream::connect(gateway.admin).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
+    tokio::spawn(connection);
+    if !request.headers().contains_key("host") {
+        request.headers_mut().insert("host", gateway.admin.to_string().parse().unwrap());
+    }
+    let sent = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time");
+    read(sent.unwrap()).await
+}
+
+/// The value of a sample of `/metrics`, by its name and labels as they stand there.
+pub(crate) async fn sample(gateway: &Gateway, name: &str) -> Option<f64> {
+    let text = admin(gateway, get("/metrics", &[])).await.text();
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
-use crate::backend::{Answer, Backend, Settings, data, json, streamed};
+use crate::backend::{Answer, Backend, Settings, Writer, data, json, told};
 use crate::client::{Client, connect, get, handshake, next, read, story};
 use crate::world::{Gateway, PATIENCE, Pair, World, eventually};
 
@@ -30,20 +29,12 @@ async fn gated(world: &World) -> (Backend, watch::Sender<bool>) {
     (backend, gate)
 }
 
-/// A backend whose answers the test writes; each comes with the path it was asked for.
-async fn told(world: &World, settings: Settings) -> (Backend, mpsc::UnboundedReceiver<Writer>) {
-    let (send, writers) = mpsc::unbounded_channel();
-    let backend = Backend::start(world, settings, move |_| {
-        let (sender, answer) = streamed(200);
-        send.send(sender).unwrap();
-        async { answer }
-    })
-    .await;
+/// A registered backend of things whose answers the test writes.
+async fn told_things(world: &World, settings: Settings) -> (Backend, mpsc::UnboundedReceiver<Writer>) {
+    let (backend, writers) = told(world, settings).await;
     world.register("things.example.com", "v1", &[&backend]);
     (backend, writers)
 }
-
-type Writer = mpsc::UnboundedSender<Result<hyper::body::Frame<Bytes>, std::io::Error>>;
 
 async fn reached(backend: &Backend, requests: usize) {
     eventually("requests at the backend", async || (backend.seen().len() >= requests).then_some(())).await;
@@ -237,7 +228,7 @@ async fn over(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, path: &str)
 async fn watches_end_cleanly_between_events_and_break_within_one() {
     let world = World::new();
     for settings in [Settings::http1(), Settings::http2()] {
-        let (_backend, mut writers) = told(&world, settings).await;
+        let (_backend, mut writers) = told_things(&world, settings).await;
         let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
         let jane = world.user("jane", &[]);
         let mut watches = Vec::new();
@@ -276,7 +267,7 @@ async fn watches_end_cleanly_between_events_and_break_within_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn within_the_grace_an_event_that_began_is_finished() {
     let world = World::new();
-    let (_backend, mut writers) = told(&world, Settings::default()).await;
+    let (_backend, mut writers) = told_things(&world, Settings::default()).await;
     let mut gateway = world.gateway(&["--shutdown-watch-termination-grace-period=10m"]);
     let jane = world.user("jane", &[]);
     let mut watches = Vec::new();

@@ -12,6 +12,7 @@ mod forger;
 mod frames;
 mod identity;
 mod paths;
+mod registry;
 mod relay;
 mod trust;
 mod unclaimed;

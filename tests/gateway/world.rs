@@ -151,6 +151,11 @@ impl World {
     }
 }
 
+/// Runs a command of the program to its end.
+pub(crate) fn narthex(arguments: &[String]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_narthex")).args(arguments).env_clear().stdin(Stdio::null()).output().unwrap()
+}
+
 /// A running gateway; killed when dropped, and its log shown if the test failed.
 pub(crate) struct Gateway {
     child: Child,

@@ -1,0 +1,330 @@
+//! The registry directory, changed while the gateway runs: it follows within moments and drops nothing.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::backend::{Backend, Settings, Writer, data, json, streamed, told};
+use crate::client::{Client, admin, get, next, sample};
+use crate::world::{World, eventually, narthex};
+
+const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
+const PARTS: &str = "/apis/parts.example.com/v1/namespaces/default/parts";
+
+/// A backend that answers its own name.
+async fn named(world: &World, settings: Settings, name: &'static str) -> Backend {
+    Backend::start(world, settings, async move |_| json(200, name)).await
+}
+
+fn parts() -> Settings {
+    Settings { names: vec!["parts-v1.parts.svc"], ..Settings::default() }
+}
+
+/// Opens a watch and says its first event.
+async fn watch(
+    client: &Client,
+    writers: &mut tokio::sync::mpsc::UnboundedReceiver<Writer>,
+) -> (hyper::body::Incoming, Writer) {
+    let client = client.clone();
+    let asking = tokio::spawn(async move { client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap() });
+    let writer = writers.recv().await.unwrap();
+    writer.send(data("first\n")).unwrap();
+    let mut body = asking.await.unwrap().into_body();
+    assert_eq!(next(&mut body).await.unwrap().unwrap(), "first\n");
+    (body, writer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn api_services_come_change_and_go_under_requests_and_watches() {
+    let world = Arc::new(World::new());
+    let (send, mut writers) = tokio::sync::mpsc::unbounded_channel();
+    let things = Backend::start(&world, Settings::default(), move |request| {
+        let answer = if request.uri().query().is_some_and(|query| query.contains("watch=1")) {
+            let (sender, answer) = streamed(200);
+            send.send(sender).unwrap();
+            answer
+        } else {
+            json(200, "{}")
+        };
+        async { answer }
+    })
+    .await;
+    let others = named(&world, parts(), "parts").await;
+    world.register("things.example.com", "v1", &[&things]);
+    let gateway = Arc::new(world.gateway(&[]));
+    let jane = world.user("jane", &[]);
+    let watching =
+        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await];
+    let mut watches = Vec::new();
+    for client in &watching {
+        watches.push(watch(client, &mut writers).await);
+    }
+
+    let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let mut load = tokio::task::JoinSet::new();
+    for number in 0..4 {
+        let client = if number % 2 == 0 {
+            Client::http1(&world, &gateway, Some(&jane)).await
+        } else {
+            Client::http2(&world, &gateway, Some(&jane)).await
+        };
+        let (asked, stop) = (asked.clone(), stop.clone());
+        load.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let answer = client.get(THINGS).await;
+                assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "{}"));
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let more = async || {
+        let now = asked.load(Ordering::Relaxed);
+        eventually("more requests", async || (asked.load(Ordering::Relaxed) > now + 20).then_some(())).await;
+    };
+    more().await;
+
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let absent = client.get(PARTS).await.refused(404, "NotFound");
+    assert_eq!(absent["details"]["causes"][0]["reason"], "NoAPIService", "{absent}");
+    for round in 0..2 {
+        // It comes.
+        world.register("parts.example.com", "v1", &[&others]);
+        eventually("parts", async || (client.get(PARTS).await.status == 200).then_some(())).await;
+        // What runs is changed.
+        let annotated = world.manifests(
+            "things.example.com",
+            "v1",
+            &[things.address],
+            &format!("  annotations: {{narthex.dev/request-timeout: {}s}}", 20 + round),
+        );
+        world.registry("v1.things.example.com.yaml", &annotated);
+        more().await;
+        // It goes.
+        std::fs::remove_file(world.path("registry/v1.parts.example.com.yaml")).unwrap();
+        let gone = eventually("parts to go", async || {
+            let answer = client.get(PARTS).await;
+            (answer.status != 200).then_some(answer)
+        })
+        .await
+        .refused(404, "NotFound");
+        let cause = &gone["details"]["causes"][0];
+        assert_eq!(cause["reason"], "NoAPIService");
+        assert!(cause["message"].as_str().unwrap().contains("no APIService claims parts.example.com/v1"), "{cause}");
+        more().await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(ended) = load.join_next().await {
+        ended.expect("no request is dropped");
+    }
+    for (mut body, writer) in watches {
+        writer.send(data("later\n")).unwrap();
+        assert_eq!(next(&mut body).await.unwrap().unwrap(), "later\n");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_requests_go_to_new_endpoints_and_old_watches_stay() {
+    let world = World::new();
+    for settings in [Settings::http1(), Settings::http2()] {
+        let (old, mut writers) = told(&world, settings.clone()).await;
+        let new = named(&world, settings, "new").await;
+        world.register("things.example.com", "v1", &[&old]);
+        let gateway = world.gateway(&[]);
+        let jane = world.user("jane", &[]);
+        let client = Client::http2(&world, &gateway, Some(&jane)).await;
+        let (mut body, writer) = watch(&client, &mut writers).await;
+        world.register("things.example.com", "v1", &[&new]);
+        eventually("the new endpoint to be asked", async || {
+            let asking = client.get(THINGS);
+            tokio::pin!(asking);
+            tokio::select! {
+                answer = &mut asking => (answer.text() == "new").then_some(()),
+                // It still went to the old one.
+                writer = writers.recv() => {
+                    drop(writer);
+                    asking.await;
+                    None
+                }
+            }
+        })
+        .await;
+        writer.send(data("later\n")).unwrap();
+        assert_eq!(next(&mut body).await.unwrap().unwrap(), "later\n");
+        drop(writer);
+        assert!(next(&mut body).await.is_none(), "the watch ends when its backend ends it");
+        assert_eq!(client.get(THINGS).await.text(), "new");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mistake_keeps_the_last_good_state_and_is_shown_wherever_one_looks() {
+    let world = World::new();
+    let things = named(&world, Settings::default(), "things").await;
+    let others = named(&world, parts(), "parts").await;
+    world.register("things.example.com", "v1", &[&things]);
+    let gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    assert_eq!(client.get(THINGS).await.text(), "things");
+
+    let file = "v1.things.example.com.yaml";
+    let good = world.read(&format!("registry/{file}"));
+    world.registry(file, &good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: many"));
+    let said = gateway.said(&["registry:", file, "groupPriorityMinimum"]).await;
+    assert!(said.contains("WARN"), "{said}");
+    let path = world.path(&format!("registry/{file}"));
+    let errors = format!("narthex_registry_errors{{source=\"{}\"}}", path.display());
+    let count = |wanted: f64| {
+        let (errors, gateway) = (&errors, &gateway);
+        async move {
+            eventually(errors, async || (sample(gateway, errors).await.unwrap_or(0.0) == wanted).then_some(())).await
+        }
+    };
+    count(1.0).await;
+    assert_eq!(client.get(THINGS).await.text(), "things");
+    let report = admin(&gateway, get("/status.json", &[])).await.json();
+    let problems = report["registryProblems"].as_array().unwrap();
+    assert_eq!(problems.len(), 1, "{report}");
+    assert!(problems[0].as_str().unwrap().contains("groupPriorityMinimum"), "{report}");
+    let page = admin(&gateway, get("/", &[])).await.text();
+    assert!(page.contains(file) && page.contains("groupPriorityMinimum"), "{page}");
+    let shown = narthex(&["status".to_owned(), format!("--admin-address={}", gateway.admin)]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains(file) && shown.contains("groupPriorityMinimum"), "{shown}");
+
+    // Others are not held up by it.
+    world.register("parts.example.com", "v1", &[&others]);
+    eventually("parts", async || (client.get(PARTS).await.text() == "parts").then_some(())).await;
+    assert_eq!(client.get(THINGS).await.text(), "things");
+
+    // A file that is no YAML at all, and the mending of both.
+    world.registry("broken.yaml", "kind: [\n");
+    gateway.said(&["registry:", "broken.yaml"]).await;
+    world.registry(file, &good);
+    std::fs::remove_file(world.path("registry/broken.yaml")).unwrap();
+    gateway.said(&["all mistakes are mended"]).await;
+    count(0.0).await;
+    eventually("no problems", async || {
+        let report = admin(&gateway, get("/status.json", &[])).await.json();
+        (report["registryProblems"] == serde_json::json!([])).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_missing_behind_an_api_service_is_named() {
+    let world = World::new();
+    let things = named(&world, Settings::default(), "things").await;
+    world.register("things.example.com", "v1", &[&things]);
+    let all = world.read("registry/v1.things.example.com.yaml");
+    let documents: Vec<&str> = all.split("---\n").collect();
+    let (api_service, service) = (documents[0], documents[1]);
+    let unready = documents[2].replace("ready: true", "ready: false");
+    let other_port = documents[2].replace("name: https", "name: other");
+    let cases = [
+        (vec![api_service], "ServiceNotFound"),
+        (vec![api_service, service, &unready], "MissingEndpoints"),
+        (vec![api_service, service, &other_port], "MissingEndpoints"),
+    ];
+    world.registry("v1.things.example.com.yaml", api_service);
+    let gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let clients =
+        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await];
+    for (documents, reason) in cases {
+        world.registry("v1.things.example.com.yaml", &documents.join("---\n"));
+        for client in &clients {
+            let answer = eventually(reason, async || {
+                let answer = client.get(THINGS).await;
+                answer.text().contains(reason).then_some(answer)
+            })
+            .await;
+            let status = answer.refused(503, "ServiceUnavailable");
+            assert_eq!(status["details"]["causes"][0]["reason"], reason, "{status}");
+            assert!(status["message"].as_str().unwrap().contains("v1.things.example.com"), "{status}");
+            assert!(answer.headers.contains_key("retry-after") && status["details"]["retryAfterSeconds"].is_u64());
+            assert!(!answer.text().contains("127.0.0.1"), "{status}");
+        }
+    }
+    world.registry("v1.things.example.com.yaml", &all);
+    eventually("things", async || (clients[0].get(THINGS).await.text() == "things").then_some(())).await;
+}
+
+/// A mounted ConfigMap: files are links through `..data`, which is swapped by a rename.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mounted_config_map_is_followed() {
+    let world = World::new();
+    let (one, two) = (named(&world, Settings::default(), "one").await, named(&world, Settings::default(), "two").await);
+    let registry = world.path("registry");
+    let mount = |version: &str, backend: &Backend| {
+        let folder = registry.join(version);
+        std::fs::create_dir(&folder).unwrap();
+        let text = world.manifests("things.example.com", "v1", &[backend.address], "");
+        std::fs::write(folder.join("things.yaml"), text).unwrap();
+        let _ = std::fs::remove_file(registry.join("..data_tmp"));
+        symlink(version, registry.join("..data_tmp")).unwrap();
+        std::fs::rename(registry.join("..data_tmp"), registry.join("..data")).unwrap();
+    };
+    mount("..2026_01", &one);
+    symlink(Path::new("..data/things.yaml"), registry.join("things.yaml")).unwrap();
+    let gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    assert_eq!(client.get(THINGS).await.text(), "one");
+    mount("..2026_02", &two);
+    std::fs::remove_dir_all(registry.join("..2026_01")).unwrap();
+    eventually("the new state", async || (client.get(THINGS).await.text() == "two").then_some(())).await;
+    mount("..2026_03", &one);
+    std::fs::remove_dir_all(registry.join("..2026_02")).unwrap();
+    eventually("the newest state", async || (client.get(THINGS).await.text() == "one").then_some(())).await;
+    assert_eq!(admin(&gateway, get("/status.json", &[])).await.json()["registryProblems"], serde_json::json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_and_versions_stand_in_the_order_of_their_priorities() {
+    let world = World::new();
+    let local = |group: &str, version: &str, minimum: u32, priority: u32| {
+        let text = format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: {version}.{group}}}\nspec:\n  \
+             group: {group}\n  version: {version}\n  groupPriorityMinimum: {minimum}\n  versionPriority: {priority}\n  \
+             insecureSkipTLSVerify: true\n  service: {{namespace: a, name: a}}\n"
+        );
+        world.registry(&format!("{version}.{group}.yaml"), &text);
+    };
+    local("b.example.com", "v1", 100, 10);
+    local("a.example.com", "v1", 100, 10);
+    local("z.example.com", "v1beta1", 200, 5);
+    local("z.example.com", "v1", 50, 5);
+    local("z.example.com", "v2alpha1", 50, 20);
+    local("z.example.com", "v2", 50, 5);
+    local("z.example.com", "v10", 50, 5);
+    let gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let order = async || {
+        let list = client.get("/apis").await.json();
+        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let groups = list["groups"].as_array().unwrap().iter().map(|group| {
+            assert_eq!(group["preferredVersion"], group["versions"][0]);
+            let versions: Vec<_> = group["versions"].as_array().unwrap().iter().map(|v| text(&v["version"])).collect();
+            format!("{}: {}", text(&group["name"]), versions.join(" "))
+        });
+        groups.collect::<Vec<_>>()
+    };
+    let wanted = |rest: &[&str]| {
+        let mut all = vec!["apiregistration.k8s.io: v1".to_owned()];
+        all.extend(rest.iter().map(|one| (*one).to_owned()));
+        all
+    };
+    let first = wanted(&["z.example.com: v2alpha1 v10 v2 v1 v1beta1", "a.example.com: v1", "b.example.com: v1"]);
+    eventually("the order", async || (order().await == first).then_some(())).await;
+    local("b.example.com", "v1", 300, 10);
+    local("z.example.com", "v1", 50, 30);
+    let then = wanted(&["b.example.com: v1", "z.example.com: v1 v2alpha1 v10 v2 v1beta1", "a.example.com: v1"]);
+    eventually("the new order", async || (order().await == then).then_some(())).await;
+    // The group's priority was that of the version that goes.
+    std::fs::remove_file(world.path("registry/v1beta1.z.example.com.yaml")).unwrap();
+    let last = wanted(&["b.example.com: v1", "a.example.com: v1", "z.example.com: v1 v2alpha1 v10 v2"]);
+    eventually("the last order", async || (order().await == last).then_some(())).await;
+}
