@@ -17,13 +17,16 @@ use super::http1::Idle;
 use super::http2::Multiplexed;
 use super::lease::{Lease, Pending, Stream};
 use super::pool::PoolReport;
-use super::{Resolver, Upstream};
+use super::{Resolver, Upstream, refusal};
 use crate::message::Body;
+use crate::tls::Failure;
 
 /// Connections to one endpoint that one worker will open; more than this is not load but a fault.
 const MOST_CONNECTIONS: usize = 100;
 /// How long a failed endpoint waits before the next dial in the background, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// How long a request must have waited on a silent connection for that to mean something.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// One endpoint: where requests can be sent.
 pub struct Endpoint {
@@ -35,8 +38,12 @@ pub struct Endpoint {
     /// What ALPN chose last; unknown before the first connection.
     protocol: Cell<Option<Protocol>>,
     idle: Idle,
+    /// What TLS said when an HTTP/1.1 connection ended of which no request was waiting for an answer.
+    last_words: Rc<Cell<Option<Failure>>>,
     multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
     dialling: RefCell<Option<Dialling>>,
+    /// When the next connection may be opened ahead of need: later than now after one failed.
+    ahead: Cell<Instant>,
     /// Why the endpoint was taken out; a background dial brings it back.
     failure: RefCell<Option<DialError>>,
     pub(super) pending: Cell<usize>,
@@ -63,8 +70,11 @@ pub enum SendError {
         /// Why.
         error: DialError,
     },
-    /// It was sent, and the backend said it did nothing with it (REFUSED_STREAM).
-    Refused(hyper::Error),
+    /// It was sent, and the backend provably did nothing with it (REFUSED_STREAM, a GOAWAY that leaves it out,
+    /// TLS refused).
+    Refused(DialError),
+    /// It was sent, or a part of it, and what came back is not HTTP.
+    Nonsense(hyper::Error),
     /// It was sent, or a part of it, and what became of it is not known.
     Broken(hyper::Error),
 }
@@ -79,8 +89,10 @@ impl Endpoint {
             resolver,
             protocol: Cell::new(None),
             idle: Idle::default(),
+            last_words: Rc::default(),
             multiplexed: RefCell::default(),
             dialling: RefCell::default(),
+            ahead: Cell::new(Instant::now()),
             failure: RefCell::default(),
             pending: Cell::new(0),
         })
@@ -125,7 +137,7 @@ impl Endpoint {
                     let sender = match idle {
                         Some(sender) => sender,
                         // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
-                        None => match Box::pin(self.open()).await {
+                        None => match Box::pin(self.open(Purpose::Now)).await {
                             Ok(Opened::Http1(sender, took)) => {
                                 timing = took;
                                 sender
@@ -157,7 +169,7 @@ impl Endpoint {
         let opened = async {
             let dialled = dial(&self.resolver, &self.upstream, true).await?;
             let timing = dialled.timing;
-            Ok((super::http1::greet(dialled).await?, timing))
+            Ok((super::http1::greet(dialled, &self.last_words).await?, timing))
         };
         opened.await.inspect_err(|error| self.eject(error))
     }
@@ -171,10 +183,18 @@ impl Endpoint {
     ) -> Result<Sent, SendError> {
         match sender.try_send_request(self.in_origin_form(request)).await {
             Ok(response) => Ok(Sent { response, lease: Lease::http1(self, sender, pending), timing }),
-            Err(mut failed) => Err(match failed.take_message() {
-                Some(request) => not_sent(request, &failed.into_error()),
-                None => SendError::Broken(failed.into_error()),
-            }),
+            Err(mut failed) => {
+                // A backend that went away took the other connections along: the next try opens its own.
+                self.idle.clear();
+                Err(match failed.take_message() {
+                    Some(request) => match self.last_words.take() {
+                        // It will say the same to the next connection.
+                        Some(failure @ Failure::ClientCertificateRefused) => refused_by_tls(request, failure),
+                        _ => not_sent(request, &failed.into_error()),
+                    },
+                    None => lost(failed.into_error()),
+                })
+            }
         }
     }
 
@@ -187,17 +207,17 @@ impl Endpoint {
     ) -> Result<Sent, SendError> {
         let request = self.in_absolute_form(request);
         let mut sender = stream.0.sender();
-        match sender.try_send_request(request).await {
+        let waiting = Waiting::new(&stream.0);
+        let sent = sender.try_send_request(request).await;
+        waiting.over();
+        match sent {
             Ok(response) => Ok(Sent { response, lease: Lease::http2(stream, pending), timing }),
             Err(mut failed) => Err(match failed.take_message() {
                 Some(request) => {
                     stream.0.retire();
                     not_sent(request, &failed.into_error())
                 }
-                None => {
-                    let error = failed.into_error();
-                    if is_refused(&error) { SendError::Refused(error) } else { SendError::Broken(error) }
-                }
+                None => lost(failed.into_error()),
             }),
         }
     }
@@ -238,8 +258,8 @@ impl Endpoint {
             }
             (Stream::new(best), best.is_nearly_full(), multiplexed.len())
         };
-        if scarce && open < MOST_CONNECTIONS && self.dialling.borrow().is_none() {
-            drop(self.dialling());
+        if scarce && open < MOST_CONNECTIONS && self.dialling.borrow().is_none() && self.ahead.get() <= Instant::now() {
+            drop(self.dial_in_background(Purpose::Ahead));
         }
         Some(stream)
     }
@@ -253,10 +273,14 @@ impl Endpoint {
         if let Some(dialling) = &*self.dialling.borrow() {
             return dialling.clone();
         }
+        self.dial_in_background(Purpose::Now)
+    }
+
+    fn dial_in_background(self: &Rc<Self>, purpose: Purpose) -> Dialling {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let endpoint = self.clone();
         tokio::task::spawn_local(async move {
-            let opened = match endpoint.open().await {
+            let opened = match endpoint.open(purpose).await {
                 Ok(Opened::Http1(connection, timing)) => {
                     endpoint.give_back(connection);
                     Ok(timing)
@@ -280,19 +304,26 @@ impl Endpoint {
         dialling
     }
 
-    async fn open(self: &Rc<Self>) -> Result<Opened, DialError> {
+    async fn open(self: &Rc<Self>, purpose: Purpose) -> Result<Opened, DialError> {
         if self.multiplexed.borrow().len() >= MOST_CONNECTIONS {
             let cause = format!("{}: {MOST_CONNECTIONS} connections are full", self.upstream.destination);
             return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
         }
         let opened = async {
+            let started = Instant::now();
             let dialled = dial(&self.resolver, &self.upstream, false).await?;
             let timing = dialled.timing;
-            self.protocol.set(Some(dialled.protocol));
-            Ok(match dialled.protocol {
-                Protocol::Http1 => Opened::Http1(super::http1::greet(dialled).await?, timing),
+            let protocol = dialled.protocol;
+            self.protocol.set(Some(protocol));
+            Ok(match protocol {
+                Protocol::Http1 => Opened::Http1(super::http1::greet(dialled, &self.last_words).await?, timing),
                 Protocol::Http2 => {
-                    let connection = super::http2::greet(dialled).await?;
+                    let rest = self.upstream.connect_timeout.saturating_sub(started.elapsed());
+                    let greeting = tokio::time::timeout(rest, super::http2::greet(dialled));
+                    let connection = greeting.await.unwrap_or_else(|_| {
+                        let cause = format!("{}: no SETTINGS in time", self.upstream.destination);
+                        Err(DialError { phase: DialPhase::Http, reason: "ConnectTimeout", cause })
+                    })?;
                     self.multiplexed.borrow_mut().push(Rc::new(connection));
                     Opened::Http2(timing)
                 }
@@ -301,9 +332,16 @@ impl Endpoint {
         let opened = opened.await;
         match &opened {
             Ok(_) => *self.failure.borrow_mut() = None,
+            // Nobody waits for it, and what is open may go on: a backend may simply have enough connections.
+            Err(_) if matches!(purpose, Purpose::Ahead) && !self.is_full() => self.ahead.set(Instant::now() + RETRY.1),
             Err(error) => self.eject(error),
         }
         opened
+    }
+
+    /// Whether no open connection takes a further request.
+    fn is_full(&self) -> bool {
+        self.multiplexed.borrow().iter().all(|connection| connection.free() == 0)
     }
 
     /// Takes the endpoint out until a dial in the background succeeds.
@@ -352,6 +390,41 @@ impl Endpoint {
     }
 }
 
+/// What a dial is for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// Someone waits for it.
+    Now,
+    /// So that nobody will have to wait.
+    Ahead,
+}
+
+/// A request that waits for its answer on an HTTP/2 connection. If it is dropped before (its time ran out, its
+/// client left), the connection is asked whether it still lives.
+struct Waiting<'c> {
+    connection: &'c Rc<Multiplexed>,
+    heard: u64,
+    since: Instant,
+}
+
+impl<'c> Waiting<'c> {
+    fn new(connection: &'c Rc<Multiplexed>) -> Waiting<'c> {
+        Waiting { connection, heard: connection.heard(), since: Instant::now() }
+    }
+
+    fn over(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.since.elapsed() >= SILENCE {
+            self.connection.doubt(self.heard);
+        }
+    }
+}
+
 enum Opened {
     Http1(http1::SendRequest<Body>, Timing),
     Http2(Timing),
@@ -363,13 +436,16 @@ fn not_sent(request: Request<Body>, error: &hyper::Error) -> SendError {
     SendError::NotSent { request: Box::new(request), error }
 }
 
-fn is_refused(error: &hyper::Error) -> bool {
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        if let Some(h2) = error.downcast_ref::<h2::Error>() {
-            return h2.is_remote() && h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
-        }
-        source = error.source();
+fn refused_by_tls(request: Request<Body>, failure: Failure) -> SendError {
+    let cause = "the connection was refused after its handshake".to_owned();
+    let error = DialError { phase: DialPhase::Handshake, reason: failure.reason(), cause };
+    SendError::NotSent { request: Box::new(request), error }
+}
+
+fn lost(error: hyper::Error) -> SendError {
+    match refusal::unprocessed(&error) {
+        Some(refused) => SendError::Refused(refused),
+        None if refusal::is_nonsense(&error) => SendError::Nonsense(error),
+        None => SendError::Broken(error),
     }
-    false
 }

@@ -1,13 +1,16 @@
 //! HTTP/1.1 connections: one request at a time, kept for the next when its answer has ended.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::dial::{DialError, DialPhase, Dialled};
+use super::refusal;
 use crate::message::Body;
+use crate::tls::Failure;
 
 /// net/http servers close an idle connection after 90 s or more; we let go well before, so that a
 /// request seldom meets a connection that is just being closed.
@@ -66,8 +69,13 @@ impl Idle {
     }
 }
 
-/// Begins HTTP/1.1 on a fresh connection. With `upgrades`, a 101 hands the stream over.
-pub(super) async fn greet(dialled: Dialled) -> Result<SendRequest<Body>, DialError> {
+/// Begins HTTP/1.1 on a fresh connection; a 101 hands the stream over. What TLS says at its end goes to
+/// `last_words`.
+pub(super) async fn greet(
+    dialled: Dialled,
+    last_words: &Rc<Cell<Option<Failure>>>,
+) -> Result<SendRequest<Body>, DialError> {
+    let last_words = last_words.clone();
     let (sender, connection) = Builder::new()
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES)
@@ -76,6 +84,7 @@ pub(super) async fn greet(dialled: Dialled) -> Result<SendRequest<Body>, DialErr
         .map_err(|error| DialError { phase: DialPhase::Http, reason: "ProtocolError", cause: error.to_string() })?;
     tokio::task::spawn_local(async move {
         if let Err(error) = connection.with_upgrades().await {
+            last_words.set(refusal::of_tls(&error));
             tracing::debug!(%error, "a backend connection ended");
         }
     });

@@ -20,7 +20,7 @@ pub struct Lease {
 
 enum Held {
     Http1 { endpoint: Rc<Endpoint>, sender: SendRequest<Body> },
-    Http2 { stream: Stream },
+    Http2 { _stream: Stream },
     Private { _sender: SendRequest<Body> },
     Returned,
 }
@@ -68,7 +68,7 @@ impl Lease {
     }
 
     pub(super) fn http2(stream: Stream, pending: Pending) -> Lease {
-        Lease { connection: Held::Http2 { stream }, _pending: Some(pending) }
+        Lease { connection: Held::Http2 { _stream: stream }, _pending: Some(pending) }
     }
 
     /// The hold on a connection that carries this one request only.
@@ -80,13 +80,6 @@ impl Lease {
     pub fn finished(&mut self) {
         if let Held::Http1 { endpoint, sender } = std::mem::replace(&mut self.connection, Held::Returned) {
             endpoint.give_back(sender);
-        }
-    }
-
-    /// The backend did not answer in time: no further request goes onto this connection.
-    pub fn distrust(&self) {
-        if let Held::Http2 { stream } = &self.connection {
-            stream.0.retire();
         }
     }
 }

@@ -10,6 +10,7 @@ mod http1;
 mod http2;
 mod lease;
 mod pool;
+mod refusal;
 mod resolve;
 mod trust;
 
@@ -18,5 +19,6 @@ pub use dial::{DialError, DialPhase, Protocol, Timing};
 pub use endpoint::{Endpoint, SendError, Sent};
 pub use lease::Lease;
 pub use pool::{Pool, PoolReport};
+pub(crate) use refusal::{is_nonsense, unprocessed};
 pub use resolve::Resolver;
 pub use trust::BackendTls;

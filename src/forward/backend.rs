@@ -79,7 +79,16 @@ impl Backend {
 
     /// The endpoint that should take the next request: the one with the fewest, among those that answer
     /// and did not just fail this request; the other address family only if none of the first is left.
-    pub(super) fn pick(&self, failed: &[usize]) -> Option<(usize, &Rc<Endpoint>)> {
+    /// One in `doubtful` only if there is no other.
+    pub(super) fn pick(&self, failed: &[usize], doubtful: &[usize]) -> Option<(usize, &Rc<Endpoint>)> {
+        if doubtful.is_empty() || self.members.len() == 1 {
+            return self.pick_from(failed);
+        }
+        let not: Vec<usize> = failed.iter().chain(doubtful).copied().collect();
+        self.pick_from(&not).or_else(|| self.pick_from(failed))
+    }
+
+    fn pick_from(&self, failed: &[usize]) -> Option<(usize, &Rc<Endpoint>)> {
         if let [only] = &*self.members {
             return (failed.is_empty() && only.endpoint.is_usable()).then_some((0, &only.endpoint));
         }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, Request, Uri};
 
-use crate::egress::{DialError, Endpoint, SendError, Sent};
+use super::upload::Source;
+use crate::egress::{DialError, DialPhase, Endpoint, SendError, Sent};
 use crate::message::Body;
 use crate::observe::metrics::Retry;
 
-/// Attempts for one request, over all endpoints.
+/// How often one request may be sent. Dials that fail do not count: each takes its endpoint out.
 const ATTEMPTS: usize = 3;
 
 /// Why there is no answer.
@@ -20,59 +21,88 @@ pub(super) enum Failure {
     NoEndpoint,
     /// Nothing was begun anywhere: trying again is safe for any request.
     Unreachable(DialError),
-    /// The backend refused to begin (REFUSED_STREAM), and the request could not be repeated.
-    Refused,
+    /// What came back is no answer; the request may have been carried out.
+    Nonsense(String),
     /// The request was sent and no answer came; it may have been carried out.
     Broken(String),
 }
 
-/// Sends `request` to the endpoint that `pick` chooses and, as long as that is safe, to another; says
-/// which it was.
+/// What may be sent a second time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// Nothing.
+    Never,
+    /// What provably was not begun.
+    Unbegun,
+    /// Also what may have been begun: a GET, HEAD or OPTIONS without a body.
+    Always,
+}
+
+/// Sends `request`, whose body is that of `source`, to the endpoint that `pick` chooses and, as far as
+/// `again` allows, to another; says which it was.
 ///
-/// `pick` gets the endpoints that failed so far. A request may be repeated if it provably was not begun; if
-/// `safe` (GET, HEAD, OPTIONS without a body) also when its connection broke.
+/// `pick` gets the endpoints that failed so far, and those that had better not be asked again.
 ///
 /// # Errors
 /// The last [`Failure`].
 pub(super) async fn exchange<'e>(
     request: Request<Body>,
-    safe: bool,
-    retry: bool,
-    pick: impl Fn(&[usize]) -> Option<(usize, &'e Rc<Endpoint>)>,
+    source: Option<&Rc<Source>>,
+    again: Again,
+    pick: impl Fn(&[usize], &[usize]) -> Option<(usize, &'e Rc<Endpoint>)>,
     mut retried: impl FnMut(Retry),
 ) -> Result<(usize, Sent), Failure> {
-    let mut failed = Vec::new();
+    let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
-    let copy = (safe && retry).then(|| Copy::of(&request));
+    let copy = (again != Again::Never).then(|| Copy::of(&request));
+    let repeat = || copy.as_ref().and_then(|copy| copy.again(source));
     let mut next = Some(request);
     let mut why = None;
-    for _ in 0..ATTEMPTS {
-        let Some((index, endpoint)) = pick(&failed) else { break };
+    let mut attempts = 0;
+    while attempts < ATTEMPTS {
         let Some(request) = next.take() else { break };
+        let Some((index, endpoint)) = pick(&failed, &doubtful) else { break };
         if let Some(why) = why.take() {
             retried(why);
         }
         match endpoint.send(request).await {
-            Ok(sent) => return Ok((index, sent)),
+            Ok(sent) => {
+                if let Some(source) = source {
+                    source.forget();
+                }
+                return Ok((index, sent));
+            }
             Err(SendError::NotSent { request, error }) => {
-                next = retry.then_some(*request);
+                next = (again != Again::Never).then_some(*request);
                 // A connection that just closed says nothing against its endpoint; a failed dial does.
-                if error.reason == "ConnectionClosed" {
+                if error.reason == "ConnectionClosed" && error.phase == DialPhase::Http {
                     why = Some(Retry::StaleConnection);
+                    attempts += 1;
                 } else {
                     why = Some(Retry::Connect);
                     failed.push(index);
                 }
                 last = Failure::Unreachable(error);
             }
-            Err(SendError::Refused(_)) => {
-                next = copy.as_ref().map(Copy::again);
+            Err(SendError::Refused(error)) => {
+                attempts += 1;
+                next = repeat();
                 why = Some(Retry::RefusedStream);
-                last = Failure::Refused;
+                doubtful.push(index);
+                last = Failure::Unreachable(error);
+            }
+            Err(SendError::Nonsense(error)) => {
+                attempts += 1;
+                next = repeat().filter(|_| again == Again::Always);
+                why = Some(Retry::BrokenConnection);
+                doubtful.push(index);
+                last = Failure::Nonsense(describe(&error));
             }
             Err(SendError::Broken(error)) => {
-                next = copy.as_ref().map(Copy::again);
+                attempts += 1;
+                next = repeat().filter(|_| again == Again::Always);
                 why = Some(Retry::BrokenConnection);
+                doubtful.push(index);
                 last = Failure::Broken(describe(&error));
             }
         }
@@ -80,7 +110,7 @@ pub(super) async fn exchange<'e>(
     Err(last)
 }
 
-/// Enough of a request without a body to send it once more.
+/// Enough of a request to send it once more.
 struct Copy {
     method: Method,
     uri: Uri,
@@ -92,12 +122,16 @@ impl Copy {
         Copy { method: request.method().clone(), uri: request.uri().clone(), headers: request.headers().clone() }
     }
 
-    fn again(&self) -> Request<Body> {
-        let mut request = Request::new(Body::Empty);
+    /// None when too much of the body was sent to be kept.
+    fn again(&self, source: Option<&Rc<Source>>) -> Option<Request<Body>> {
+        let mut request = Request::new(match source {
+            None => Body::Empty,
+            Some(source) => source.body()?,
+        });
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
-        request
+        Some(request)
     }
 }
 

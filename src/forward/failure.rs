@@ -16,13 +16,17 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
     let (reason, what, cause) = match failure {
         Failure::NoEndpoint => ("NoEndpoints", said("NoEndpoints"), String::new()),
         Failure::Unreachable(error) => (error.reason, said(error.reason), error.cause.clone()),
-        Failure::Refused => ("StreamRefused", "it refused the request before beginning it", String::new()),
+        Failure::Nonsense(cause) => ("InvalidAnswer", "its answer is not HTTP", cause.clone()),
         Failure::Broken(cause) => (
             "ConnectionBroken",
             "the connection broke before it answered; the request may have been carried out",
             cause.clone(),
         ),
     };
+    if let Failure::Nonsense(cause) = failure {
+        let message = format!("the backend's answer cannot be understood (aggregated API {name}: InvalidAnswer)");
+        return bad_answer(name, info, "InvalidAnswer", &message).because(cause);
+    }
     let again = safe || !matches!(failure, Failure::Broken(_));
     let status = Status::service_unavailable(format!(
         "the server is currently unable to handle the request (aggregated API {name}: {reason})"
@@ -66,6 +70,7 @@ fn said(reason: &str) -> &'static str {
         "ClientCertificateRefused" => "it does not accept the gateway's client certificate",
         "NoCommonProtocol" => "it speaks no protocol the gateway speaks",
         "NotTLS" => "its endpoint does not speak TLS",
+        "StreamRefused" => "it refused the request before beginning it",
         "TooManyStreams" => "too many requests are open to it",
         "NoEndpoints" => "it has no endpoint that answers",
         "ConnectionClosed" => "it closed the connection",

@@ -11,9 +11,11 @@ mod streams;
 mod tunnel;
 mod upgrade;
 mod upload;
+mod whole;
 
 pub use backend::{Backend, backend_tls};
 pub use identity::{Stamp, Unspeakable};
+pub use relay::Places;
 pub use rewrite::Origin;
 pub use send::{Outbound, send};
 pub use streams::Streams;

@@ -11,9 +11,11 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use super::streams::{Leave, Place};
+use super::whole::Whole;
 use crate::egress::Lease;
 use crate::message::{BodyError, hop_by_hop};
 use crate::observe::access::{AccessRecord, End};
+use crate::route;
 
 /// The body of a relayed answer. It breaks when the backend's does: a watch that was cut must never look
 /// like one that ended.
@@ -23,9 +25,15 @@ pub(super) struct Relayed {
     record: AccessRecord,
     ended: bool,
     limit: Limit,
+    whole: Whole,
     /// Whether what went by so far is nothing, or ends with a newline as whole watch events do.
-    whole: bool,
+    between_events: bool,
+    /// Its places among the requests under way.
+    _places: Places,
 }
+
+/// The places a request takes among those under way, until the last byte of its answer.
+pub type Places = [Option<route::Place>; 2];
 
 /// What bounds a relayed answer.
 pub(super) enum Limit {
@@ -38,8 +46,17 @@ pub(super) enum Limit {
 }
 
 impl Relayed {
-    pub(super) fn new(from: Incoming, lease: Lease, record: AccessRecord, limit: Limit) -> Relayed {
-        let mut relayed = Relayed { from, lease, record, ended: false, limit, whole: true };
+    pub(super) fn new(
+        from: Incoming,
+        http2: bool,
+        lease: Lease,
+        record: AccessRecord,
+        limit: Limit,
+        places: Places,
+    ) -> Relayed {
+        let whole = Whole::of(&from, http2);
+        let mut relayed =
+            Relayed { from, lease, record, ended: false, limit, whole, between_events: true, _places: places };
         if relayed.from.is_end_stream() {
             relayed.end(End::Complete);
         }
@@ -74,7 +91,7 @@ impl Relayed {
     /// Whether this is a watch between two events, and the process is ending.
     fn may_leave(&self, cx: &Context<'_>) -> bool {
         match &self.limit {
-            Limit::Watch(place) => self.whole && place.asked(cx.waker()) > Leave::No,
+            Limit::Watch(place) => self.between_events && place.asked(cx.waker()) > Leave::No,
             _ => false,
         }
     }
@@ -99,7 +116,8 @@ impl Body for Relayed {
                 }
                 if let Some(data) = frame.data_ref() {
                     this.record.sent(data.len());
-                    this.whole = data.last().is_none_or(|byte| *byte == b'\n');
+                    this.whole.passed(data.len());
+                    this.between_events = data.last().is_none_or(|byte| *byte == b'\n');
                 }
                 // hyper never asks again once this is so: the end must be seen here.
                 if this.from.is_end_stream() {
@@ -107,13 +125,15 @@ impl Body for Relayed {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(None) => {
+            Poll::Ready(None) if this.whole.is_reached(&this.from) => {
                 this.end(End::Complete);
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(error))) => {
+            // The error itself stays here: hyper would pass on the reason of a reset, and REFUSED_STREAM tells
+            // a client that it may send again what was half answered.
+            Poll::Ready(None | Some(Err(_))) => {
                 this.end(End::BackendBroke);
-                Poll::Ready(Some(Err(error.into())))
+                Poll::Ready(Some(Err("the backend broke its answer off".into())))
             }
             Poll::Pending => match this.stop(cx) {
                 None => Poll::Pending,

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::backend::Backend;
-use super::exchange::{Failure, exchange, within};
+use super::exchange::{Again, Failure, exchange, within};
 use super::failure::{about, bad_answer, refuse, timed_out};
-use super::relay::{Limit, Relayed};
+use super::relay::{Limit, Places, Relayed};
 use super::rewrite::{self, Origin};
 use super::streams::Streams;
-use super::upload::{Fault, Upload};
+use super::upload::{Fault, Source};
 use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
 use crate::kubeapi::{RequestInfo, Status};
@@ -37,6 +38,8 @@ pub struct Outbound<'o> {
     pub connection: &'o Closer,
     /// How long it may take in all; none for a long-running request.
     pub timeout: Option<Duration>,
+    /// Its places among the requests under way; taken until the answer's end.
+    pub places: Places,
 }
 
 /// Sends a request to `backend` and gives its answer, whose body goes on streaming with `record` in it.
@@ -55,7 +58,7 @@ pub async fn send(
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let began = Instant::now();
-    let Outbound { request, path_and_query, origin, identity_headers, connection, timeout } = outbound;
+    let Outbound { request, path_and_query, origin, identity_headers, connection, timeout, places } = outbound;
     let info = permit.request();
     let name = &backend.api_service().name;
     let most = backend.api_service().settings.max_request_bytes;
@@ -74,9 +77,10 @@ pub async fn send(
     }
     let (mut parts, body) = request.into_parts();
     rewrite::request(&mut parts.headers, &origin);
-    let (body, faults) = Upload::of(body, most, identity_headers, || record.received());
-    let bodiless = matches!(body, Body::Empty);
-    let safe = bodiless && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let http2 = parts.version == Version::HTTP_2;
+    let source = Source::of(body, http2, most, identity_headers, || record.received());
+    let body = source.as_ref().and_then(Source::body).unwrap_or_default();
+    let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let mut request = Request::new(body);
     *request.method_mut() = parts.method;
     *request.headers_mut() = parts.headers;
@@ -84,12 +88,18 @@ pub async fn send(
         Ok(uri) => uri,
         Err(refusal) => return Err((refusal, record)),
     };
-    let retry = backend.api_service().settings.retry == registry::Retry::Safe;
-    let pick = |failed: &[usize]| backend.pick(failed);
-    let tried = within(timeout, exchange(request, safe, retry, pick, |reason| record.retried(reason))).await;
+    let again = match backend.api_service().settings.retry {
+        registry::Retry::Never => Again::Never,
+        registry::Retry::Safe if safe => Again::Always,
+        registry::Retry::Safe => Again::Unbegun,
+    };
+    let pick = |failed: &[usize], doubtful: &[usize]| backend.pick(failed, doubtful);
+    let exchange = exchange(request, source.as_ref(), again, pick, |reason| record.retried(reason));
+    let tried = within(timeout, exchange).await;
+    let fault = source.and_then(|source| source.fault());
     let (index, sent) = match tried {
         Some(Ok(sent)) => sent,
-        Some(Err(_)) if let Some(fault) = faults.get() => {
+        Some(Err(_)) if let Some(fault) = fault => {
             return Err((at_fault(fault, most.unwrap_or_default(), info), record));
         }
         Some(Err(failure)) => {
@@ -106,6 +116,10 @@ pub async fn send(
     record.answered(opened.then_some(Opening { dial: sent.timing.connect, tls: sent.timing.handshake }));
     record.endpoint(&backend.member(index).counts);
     let (mut parts, from) = sent.response.into_parts();
+    if parts.status.is_informational() || has_odd_framing(&parts.headers) {
+        let what = format!("{} with Transfer-Encoding {:?}", parts.status, parts.headers.get(TRANSFER_ENCODING));
+        return Err((refuse(&Failure::Nonsense(what), name, info, safe), record));
+    }
     if reject_redirects && is_redirect(parts.status, &parts.headers) {
         let message = "the backend attempted to redirect this request, which is not permitted";
         return Err((bad_answer(name, info, "RedirectRejected", message), record));
@@ -117,19 +131,31 @@ pub async fn send(
         None if info.verb == "watch" && is_json(&parts.headers) => Limit::Watch(streams.enter()),
         None => Limit::Process(streams.enter()),
     };
-    parts.version = http::Version::HTTP_11;
-    Ok(Response::from_parts(parts, Body::stream(Relayed::new(from, sent.lease, record, limit))))
+    let http2 = parts.version == Version::HTTP_2;
+    parts.version = Version::HTTP_11;
+    let relayed = Relayed::new(from, http2, sent.lease, record, limit, places);
+    Ok(Response::from_parts(parts, Body::stream(relayed)))
+}
+
+/// Whether it is doubtful where the answer ends, or what it is: any coding but `chunked` would reach the client
+/// as it is, without the header that says so, and a length beside it may be another one's.
+fn has_odd_framing(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return false };
+    !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
+        || codings.next().is_some()
+        || headers.contains_key(CONTENT_LENGTH)
 }
 
 /// Whether an answer is plain JSON: a watch of that is one event a line.
-fn is_json(headers: &http::HeaderMap) -> bool {
+fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(http::header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     kind.eq_ignore_ascii_case(b"application/json") && !headers.contains_key(http::header::CONTENT_ENCODING)
 }
 
 /// A redirect in the sense of CVE-2022-3172: a status of its class with somewhere to go.
-fn is_redirect(status: StatusCode, headers: &http::HeaderMap) -> bool {
+fn is_redirect(status: StatusCode, headers: &HeaderMap) -> bool {
     status.is_redirection() && headers.contains_key(http::header::LOCATION)
 }
 

@@ -9,13 +9,13 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use super::backend::Backend;
-use super::exchange::{Failure, describe};
-use super::failure::{about, bad_answer, refuse};
+use super::exchange::{Failure, describe, within};
+use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Relayed};
 use super::rewrite::{self, Origin};
 use super::streams::Streams;
 use super::tunnel::{Carried, carry};
-use crate::egress::{DialError, DialPhase, Lease, Timing};
+use crate::egress::{self, DialError, DialPhase, Lease, Timing};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
 use crate::message::{Blame, Body, Refusal};
@@ -73,9 +73,20 @@ pub(super) async fn upgrade(
     let member = backend.member(index);
     record.endpoint(&member.counts);
     let outbound = member.endpoint.in_origin_form(outbound);
-    let mut response = match sender.send_request(outbound).await {
-        Ok(response) => response,
-        Err(error) => return Err((refuse(&Failure::Broken(describe(&error)), name, info, false), record)),
+    // The tunnel may last for hours; the word that it is one comes like any other answer.
+    let patience = backend.api_service().settings.request_timeout;
+    let patience = (!patience.is_zero()).then_some(patience);
+    let mut response = match within(patience, sender.send_request(outbound)).await {
+        Some(Ok(response)) => response,
+        Some(Err(error)) => {
+            let failure = match egress::unprocessed(&error) {
+                Some(refused) => Failure::Unreachable(refused),
+                None if egress::is_nonsense(&error) => Failure::Nonsense(describe(&error)),
+                None => Failure::Broken(describe(&error)),
+            };
+            return Err((refuse(&failure, name, info, false), record));
+        }
+        None => return Err((timed_out(name, info, false), record)),
     };
     record.answered(Some(Opening { dial: timing.connect, tls: timing.handshake }));
     let status = response.status();
@@ -120,7 +131,10 @@ pub(super) async fn upgrade(
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.status(status.as_u16());
     let limit = Limit::Process(streams.enter());
-    Ok(Response::from_parts(parts, Body::stream(Relayed::new(from, Lease::private(sender), record, limit))))
+    Ok(Response::from_parts(
+        parts,
+        Body::stream(Relayed::new(from, false, Lease::private(sender), record, limit, [None, None])),
+    ))
 }
 
 type Opened = (usize, hyper::client::conn::http1::SendRequest<Body>, Timing);
@@ -129,7 +143,7 @@ type Opened = (usize, hyper::client::conn::http1::SendRequest<Body>, Timing);
 async fn open(backend: &Backend) -> Result<Opened, Failure> {
     let mut failed = Vec::new();
     let mut last = backend.failure();
-    while let Some((index, endpoint)) = backend.pick(&failed) {
+    while let Some((index, endpoint)) = backend.pick(&failed, &[]) {
         match endpoint.open_private().await {
             Ok((sender, timing)) => return Ok((index, sender, timing)),
             Err(error) => last = Some(error),

@@ -1,24 +1,48 @@
-//! A client's body on its way to the backend: counted, bounded, its trailers cleaned.
+//! A client's body on its way to the backend: counted, bounded, its trailers cleaned, and its beginning kept
+//! for a second try.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use super::whole::Whole;
 use crate::authenticate::IdentityHeaders;
 use crate::message::{Body, BodyError, hop_by_hop};
 
-/// The body of a request as it streams through.
-pub(super) struct Upload {
-    from: Incoming,
+/// How much of a body is kept until the backend answers. Nearly every object of an API is smaller.
+const KEPT: usize = 64 << 10;
+
+/// The body of a request as it streams through, from its beginning: what an earlier try has read is given
+/// again.
+struct Upload {
+    source: Rc<Source>,
+    try_: u32,
+    /// How many of the source's kept pieces this try has given.
+    at: usize,
+    done: bool,
+}
+
+/// What the tries for one request share.
+pub(super) struct Source {
+    from: RefCell<Incoming>,
+    whole: Whole,
+    kept: RefCell<Vec<Bytes>>,
+    trailers: RefCell<Option<HeaderMap>>,
+    ended: Cell<bool>,
+    /// Whether more came than is kept.
+    lost: Cell<bool>,
+    /// The try that may read; one before it is over, even if its connection does not know it yet.
+    try_: Cell<u32>,
     received: Rc<Cell<u64>>,
     most: u64,
-    fault: Rc<Cell<Option<Fault>>>,
+    fault: Cell<Option<Fault>>,
     identity: Arc<IdentityHeaders>,
 }
 
@@ -31,36 +55,85 @@ pub(super) enum Fault {
     Broken,
 }
 
-/// The fault that was found so far, if any.
-#[derive(Clone, Default)]
-pub(super) struct Faults(Rc<Cell<Option<Fault>>>);
-
-impl Faults {
-    pub(super) fn get(&self) -> Option<Fault> {
-        self.0.get()
-    }
-}
-
-impl Upload {
-    /// The body to send on, without `identity` in its trailers; `received` is asked for only if there is one.
+impl Source {
+    /// The body to send on, without `identity` in its trailers; none when there is nothing to send. `received`
+    /// is asked for only if there is.
     pub(super) fn of(
         from: Incoming,
+        http2: bool,
         most: Option<u64>,
         identity: &Arc<IdentityHeaders>,
         received: impl FnOnce() -> Rc<Cell<u64>>,
-    ) -> (Body, Faults) {
-        let faults = Faults::default();
+    ) -> Option<Rc<Source>> {
         if from.is_end_stream() {
-            return (Body::Empty, faults);
+            return None;
         }
-        let upload = Upload {
-            from,
+        Some(Rc::new(Source {
+            whole: Whole::of(&from, http2),
+            from: RefCell::new(from),
+            kept: RefCell::default(),
+            trailers: RefCell::default(),
+            ended: Cell::new(false),
+            lost: Cell::new(false),
+            try_: Cell::new(0),
             received: received(),
             most: most.unwrap_or(u64::MAX),
-            fault: faults.0.clone(),
+            fault: Cell::new(None),
             identity: identity.clone(),
+        }))
+    }
+
+    /// The body from its first byte, for the next try; none when its beginning is not kept any more. An
+    /// earlier try reads nothing more.
+    pub(super) fn body(self: &Rc<Source>) -> Option<Body> {
+        if self.lost.get() {
+            return None;
+        }
+        self.try_.set(self.try_.get() + 1);
+        Some(Body::stream(Upload { source: self.clone(), try_: self.try_.get(), at: 0, done: false }))
+    }
+
+    /// There will be no further try: nothing more is kept.
+    pub(super) fn forget(&self) {
+        self.lost.set(true);
+    }
+
+    /// What the client did wrong with it, as far as it was read.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        self.fault.get()
+    }
+
+    fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut from = self.from.borrow_mut();
+        let Some(frame) = ready!(Pin::new(&mut *from).poll_frame(cx)) else {
+            self.ended.set(true);
+            if !self.whole.is_reached(&from) {
+                self.fault.set(Some(Fault::Broken));
+                return Poll::Ready(Some(Err("the client broke its body off".into())));
+            }
+            return Poll::Ready(None);
         };
-        (Body::stream(upload), faults)
+        let mut frame = frame.inspect_err(|_| self.fault.set(Some(Fault::Broken)))?;
+        if let Some(trailers) = frame.trailers_mut() {
+            hop_by_hop::strip_trailers(trailers);
+            hop_by_hop::strip_untrusted_request(trailers);
+            self.identity.strip(trailers);
+            self.ended.set(true);
+            *self.trailers.borrow_mut() = Some(trailers.clone());
+        }
+        if let Some(data) = frame.data_ref() {
+            self.whole.passed(data.len());
+            let total = self.received.get() + data.len() as u64;
+            self.received.set(total);
+            if total > self.most {
+                self.fault.set(Some(Fault::TooLarge));
+                return Poll::Ready(Some(Err("the request's body is too large".into())));
+            }
+            if total > KEPT as u64 {
+                self.lost.set(true);
+            }
+        }
+        Poll::Ready(Some(Ok(frame)))
     }
 }
 
@@ -69,29 +142,44 @@ impl http_body::Body for Upload {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Some(frame) = ready!(Pin::new(&mut self.from).poll_frame(cx)) else { return Poll::Ready(None) };
-        let mut frame = frame.inspect_err(|_| self.fault.set(Some(Fault::Broken)))?;
-        if let Some(trailers) = frame.trailers_mut() {
-            hop_by_hop::strip_trailers(trailers);
-            hop_by_hop::strip_untrusted_request(trailers);
-            self.identity.strip(trailers);
+        let this = &mut *self;
+        let source = this.source.clone();
+        if this.try_ != source.try_.get() {
+            return Poll::Ready(Some(Err("another try took over".into())));
         }
-        if let Some(data) = frame.data_ref() {
-            let total = self.received.get() + data.len() as u64;
-            self.received.set(total);
-            if total > self.most {
-                self.fault.set(Some(Fault::TooLarge));
-                return Poll::Ready(Some(Err("the request's body is too large".into())));
-            }
+        let mut kept = source.kept.borrow_mut();
+        if let Some(data) = kept.get(this.at) {
+            this.at += 1;
+            return Poll::Ready(Some(Ok(Frame::data(data.clone()))));
         }
-        Poll::Ready(Some(Ok(frame)))
+        if source.ended.get() {
+            let trailers = source.trailers.borrow().clone().filter(|_| !std::mem::replace(&mut this.done, true));
+            return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
+        }
+        let frame = ready!(source.poll_next(cx));
+        if source.lost.get() {
+            kept.clear();
+            this.at = 0;
+        } else if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            kept.push(data.clone());
+            this.at += 1;
+        }
+        this.done = source.ended.get();
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.from.is_end_stream()
+        self.at == self.source.kept.borrow().len()
+            && (self.source.ended.get() || self.source.from.borrow().is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.from.size_hint()
+        let again: usize = self.source.kept.borrow().iter().skip(self.at).map(Bytes::len).sum();
+        match self.source.from.borrow().size_hint().exact() {
+            Some(rest) => SizeHint::with_exact(rest + again as u64),
+            None => SizeHint::default(),
+        }
     }
 }

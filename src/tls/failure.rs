@@ -102,6 +102,8 @@ impl Failure {
                 | AlertDescription::CertificateExpired
                 | AlertDescription::CertificateUnknown
                 | AlertDescription::UnknownCA
+                // What a signature says that does not fit: an authority made anew under its old name.
+                | AlertDescription::DecryptError
                 | AlertDescription::AccessDenied
                 | AlertDescription::CertificateRequired => Failure::ClientCertificateRefused,
                 AlertDescription::ProtocolVersion

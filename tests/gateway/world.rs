@@ -44,6 +44,7 @@ impl World {
         let authority = |name: &str| {
             let (authority, issued) = Authority::new(name, SystemTime::now()).unwrap();
             fs::write(folder.path().join(format!("{name}.crt")), &issued.certificate).unwrap();
+            fs::write(folder.path().join(format!("{name}.key")), &issued.key).unwrap();
             authority
         };
         let (serving, client) = (authority("serving-ca"), authority("client-ca"));

@@ -88,7 +88,8 @@ impl Asker {
         }
         Err(match error {
             SendError::NotSent { error, .. } => Unanswered { reason: error.reason, cause: error.cause },
-            SendError::Refused(error) => Unanswered { reason: "StreamRefused", cause: error.to_string() },
+            SendError::Refused(error) => Unanswered { reason: error.reason, cause: error.cause },
+            SendError::Nonsense(error) => Unanswered { reason: "InvalidAnswer", cause: error.to_string() },
             SendError::Broken(error) => Unanswered { reason: "ConnectionBroken", cause: error.to_string() },
         })
     }

@@ -133,7 +133,7 @@ async fn relay(
     let (info, user) = (permit.request(), permit.user());
 
     // Not more at once than we were told.
-    let _place = if long_running { None } else { attempt!(admit(connection, user, info)) };
+    let place = if long_running { None } else { attempt!(admit(connection, user, info)) };
     if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || who.is_anonymous()
     {
         connection.ask_to_reconnect();
@@ -146,11 +146,11 @@ async fn relay(
         return Ok(done(record, warned(response, warning)));
     };
     let target = attempt!(route.target());
-    let _route_place = if long_running { None } else { Some(attempt!(route.enter())) };
+    let route_place = if long_running { None } else { Some(attempt!(route.enter())) };
     let backend = attempt!(worker.backend(&target));
     record.service(backend.counts());
     let stamp = attempt!(worker.stamp(user));
-    let timeout = if long_running { None } else { Some(attempt!(timeout(info, &query, route).map_err(client))) };
+    let timeout = if long_running { None } else { attempt!(timeout(info, &query, route).map_err(client)) };
     record.admitted();
 
     let path_and_query = attempt!(sent_path(&path, &query, &uri, local::is_openapi(path.decoded())));
@@ -161,6 +161,7 @@ async fn relay(
         identity_headers: shared.authenticator.identity_headers(),
         connection: &connection.closer,
         timeout,
+        places: [place, route_place],
     };
     let mut response =
         send(&permit, &backend, outbound, shared.forwarding.reject_redirects, &worker.streams, record).await?;
@@ -262,13 +263,15 @@ fn admit(connection: &Connection, user: &User, info: &RequestInfo<'_>) -> Result
     bound.running.enter(bound.most).map(Some).ok_or_else(full)
 }
 
-/// How long a request may take: what the client asks, what the APIService allows, less for discovery.
-fn timeout(info: &RequestInfo<'_>, query: &Query<'_>, route: &Route) -> Result<Duration, Status> {
-    let mut most = route.api_service.settings.request_timeout;
+/// How long a request may take: what the client asks, what the APIService allows, less for discovery. None when
+/// the APIService has no limit and the client asks for none.
+fn timeout(info: &RequestInfo<'_>, query: &Query<'_>, route: &Route) -> Result<Option<Duration>, Status> {
+    let allowed = route.api_service.settings.request_timeout;
+    let mut most = if allowed.is_zero() { Duration::MAX } else { allowed };
     if !info.is_resource_request && info.path.trim_matches('/').split('/').count() == 3 {
         most = most.min(DISCOVERY_TIMEOUT);
     }
-    duration::request_timeout(query, most)
+    Ok(Some(duration::request_timeout(query, most)?).filter(|limit| *limit != Duration::MAX))
 }
 
 /// The path and query that go to the backend: the ones that were judged.

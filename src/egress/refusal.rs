@@ -1,0 +1,59 @@
+//! What the end of a request on an open connection says about it: was it begun or not, and whose words were
+//! not HTTP.
+
+use std::error::Error as StdError;
+use std::io;
+
+use super::dial::{DialError, DialPhase};
+use crate::tls::Failure;
+
+/// Why the backend provably did nothing with a request that was sent; none when it may have done something.
+pub(crate) fn unprocessed(error: &hyper::Error) -> Option<DialError> {
+    let refused =
+        |reason, phase| Some(DialError { phase, reason, cause: format!("the request was not begun: {error}") });
+    if let Some(h2) = source::<h2::Error>(error) {
+        // GOAWAY without an error ends exactly the streams above its last stream, which the backend says it
+        // did not look at (RFC 9113, section 6.8). One with an error may end others, too.
+        let unseen = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM)
+            || h2.is_go_away() && h2.reason() == Some(h2::Reason::NO_ERROR);
+        return if h2.is_remote() && unseen { refused("StreamRefused", DialPhase::Http) } else { None };
+    }
+    // Under TLS 1.3 a server judges our certificate when for us the handshake is over; until it accepted it, it
+    // reads no request.
+    match of_tls(error) {
+        Some(Failure::ClientCertificateRefused) => {
+            refused(Failure::ClientCertificateRefused.reason(), DialPhase::Handshake)
+        }
+        _ => None,
+    }
+}
+
+/// What TLS says about the end of a connection, if it does.
+pub(super) fn of_tls(error: &hyper::Error) -> Option<Failure> {
+    let io = source::<io::Error>(error)?;
+    io.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(Failure::of(io))
+}
+
+/// Whether an answer came that is not HTTP, or more of a head than we read.
+pub(crate) fn is_nonsense(error: &hyper::Error) -> bool {
+    error.is_parse()
+        || source::<h2::Error>(error).is_some_and(|h2| !h2.is_remote() && !h2.is_io() && h2.reason().is_some())
+}
+
+fn source<'e, E: StdError + 'static>(error: &'e hyper::Error) -> Option<&'e E> {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
+        }
+        if let Some(h2) = error.downcast_ref::<h2::Error>()
+            && let Some(io) = h2.get_io()
+            && let Some(found) = (io as &(dyn StdError + 'static)).downcast_ref::<E>()
+        {
+            return Some(found);
+        }
+        source = error.source();
+    }
+    None
+}

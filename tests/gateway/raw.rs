@@ -1,0 +1,256 @@
+//! Backends without manners: what they say is written byte by byte or frame by frame by the test.
+//!
+//! The gateway's own questions (probes, discovery) are answered properly, so that only the test's requests
+//! meet the fault.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::server::TlsStream;
+
+use crate::backend::{Backend, Settings};
+use crate::world::World;
+
+/// Who the gateway's own questions come from.
+const OURSELVES: &str = "system:kube-aggregator";
+
+/// An HTTP/1.1 connection after the head of a request was read.
+pub(crate) struct Talk {
+    pub(crate) stream: TlsStream<TcpStream>,
+    /// The request's head, with its empty line.
+    pub(crate) head: String,
+    /// What came behind the head.
+    pub(crate) rest: Vec<u8>,
+}
+
+impl Talk {
+    /// Reads heads until one is not of the gateway's own making.
+    async fn begin(stream: TlsStream<TcpStream>) -> Option<Talk> {
+        let mut talk = Talk { stream, head: String::new(), rest: Vec::new() };
+        loop {
+            talk.next().await?;
+            if !talk.head.contains(OURSELVES) {
+                return Some(talk);
+            }
+            talk.say("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}").await;
+        }
+    }
+
+    /// The head of the next request; none when the gateway closed the connection.
+    pub(crate) async fn next(&mut self) -> Option<()> {
+        loop {
+            if let Some(end) = self.rest.windows(4).position(|four| four == b"\r\n\r\n") {
+                self.head = String::from_utf8_lossy(&self.rest[..end + 4]).into_owned();
+                self.rest.drain(..end + 4);
+                return Some(());
+            }
+            self.more().await?;
+        }
+    }
+
+    /// Reads what is there into `rest`; none at the end.
+    pub(crate) async fn more(&mut self) -> Option<()> {
+        match self.stream.read_buf(&mut self.rest).await {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some(()),
+        }
+    }
+
+    /// Writes; whether the gateway still listens is its own affair.
+    pub(crate) async fn say(&mut self, text: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(text.as_ref()).await;
+        let _ = self.stream.flush().await;
+    }
+
+    /// Says goodbye as TLS wants it.
+    pub(crate) async fn close(mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// Cuts the connection without a word (RST).
+    pub(crate) fn reset(self) {
+        let (socket, _) = self.stream.into_inner();
+        socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    }
+}
+
+/// A backend that speaks HTTP/1.1 in `answer`'s own words; the connection ends with it.
+pub(crate) async fn http1<F>(
+    world: &World,
+    settings: Settings,
+    answer: impl Fn(Talk) -> F + Send + Sync + 'static,
+) -> Backend
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let answer = Arc::new(answer);
+    Backend::raw(world, settings, move |stream| {
+        let answer = answer.clone();
+        async move {
+            if let Some(talk) = Talk::begin(stream).await {
+                answer(talk).await;
+            }
+        }
+    })
+    .await
+}
+
+/// What to do with an HTTP/2 connection as a whole.
+pub(crate) enum Whole {
+    /// GOAWAY, and close when all is answered.
+    Finish,
+    /// GOAWAY with this reason, and close.
+    Abort(h2::Reason),
+    /// Close the socket (RST).
+    Cut,
+}
+
+/// One HTTP/2 request at the level of frames.
+pub(crate) struct Stream {
+    pub(crate) request: Request<h2::RecvStream>,
+    pub(crate) respond: h2::server::SendResponse<Bytes>,
+    pub(crate) connection: mpsc::UnboundedSender<Whole>,
+}
+
+impl Stream {
+    /// Sends the head of an answer and keeps the stream open.
+    pub(crate) fn begin(&mut self, status: u16, headers: &[(&str, &str)]) -> h2::SendStream<Bytes> {
+        let mut response = Response::builder().status(status);
+        for (name, value) in headers {
+            response = response.header(*name, *value);
+        }
+        self.respond.send_response(response.body(()).unwrap(), false).unwrap()
+    }
+}
+
+/// A backend that speaks HTTP/2 stream by stream.
+pub(crate) async fn http2<F>(world: &World, answer: impl Fn(Stream) -> F + Send + Sync + 'static) -> Backend
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let answer = Arc::new(answer);
+    Backend::raw(world, Settings::http2(), move |stream| serve(stream, answer.clone())).await
+}
+
+async fn serve<F>(stream: TlsStream<TcpStream>, answer: Arc<impl Fn(Stream) -> F>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let socket = std::os::fd::AsFd::as_fd(stream.get_ref().0).try_clone_to_owned().unwrap();
+    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let (sender, mut whole) = mpsc::unbounded_channel();
+    // They end with the connection.
+    let mut running = tokio::task::JoinSet::new();
+    loop {
+        let arrived = tokio::select! {
+            arrived = connection.accept() => arrived,
+            Some(whole) = whole.recv() => {
+                match whole {
+                    Whole::Finish => connection.graceful_shutdown(),
+                    Whole::Abort(reason) => connection.abrupt_shutdown(reason),
+                    Whole::Cut => {
+                        socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+                        return;
+                    }
+                }
+                continue;
+            }
+        };
+        let Some(Ok((request, mut respond))) = arrived else { return };
+        if request.headers().get("x-remote-user").is_some_and(|user| user == OURSELVES) {
+            let _ = respond.send_response(Response::new(()), true);
+            continue;
+        }
+        running.spawn(answer(Stream { request, respond, connection: sender.clone() }));
+    }
+}
+
+/// A frame of HTTP/2, as it is on the wire.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Frame {
+    pub(crate) const DATA: u8 = 0;
+    pub(crate) const HEADERS: u8 = 1;
+    pub(crate) const RST_STREAM: u8 = 3;
+    pub(crate) const SETTINGS: u8 = 4;
+    pub(crate) const PING: u8 = 6;
+    pub(crate) const GOAWAY: u8 = 7;
+    pub(crate) const WINDOW_UPDATE: u8 = 8;
+    pub(crate) const CONTINUATION: u8 = 9;
+    pub(crate) const END_STREAM: u8 = 1;
+    pub(crate) const END_HEADERS: u8 = 4;
+
+    pub(crate) fn new(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Frame {
+        Frame { kind, flags, stream, payload: payload.to_vec() }
+    }
+
+    pub(crate) fn ends_stream(&self) -> bool {
+        matches!(self.kind, Frame::DATA | Frame::HEADERS) && self.flags & Frame::END_STREAM != 0
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = (self.payload.len() as u32).to_be_bytes()[1..].to_vec();
+        bytes.extend([self.kind, self.flags]);
+        bytes.extend(self.stream.to_be_bytes());
+        bytes.extend(&self.payload);
+        bytes
+    }
+}
+
+/// An HTTP/2 connection in frames; its preface is done, and an empty SETTINGS is sent.
+pub(crate) struct Frames(pub(crate) TlsStream<TcpStream>);
+
+impl Frames {
+    pub(crate) async fn begin(mut stream: TlsStream<TcpStream>) -> Option<Frames> {
+        let mut preface = [0; 24];
+        stream.read_exact(&mut preface).await.ok()?;
+        let mut frames = Frames(stream);
+        frames.send(Frame::new(Frame::SETTINGS, 0, 0, &[])).await;
+        Some(frames)
+    }
+
+    /// The next frame; SETTINGS and PING are answered here.
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).await.ok()?;
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let mut payload = vec![0; length];
+            self.0.read_exact(&mut payload).await.ok()?;
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & 0x7fff_ffff;
+            let frame = Frame { kind: head[3], flags: head[4], stream, payload };
+            match frame.kind {
+                Frame::SETTINGS | Frame::PING if frame.flags & 1 == 0 => {
+                    let payload = if frame.kind == Frame::PING { frame.payload } else { Vec::new() };
+                    self.send(Frame { kind: frame.kind, flags: 1, stream: 0, payload }).await;
+                }
+                Frame::SETTINGS | Frame::PING | Frame::WINDOW_UPDATE => {}
+                _ => return Some(frame),
+            }
+        }
+    }
+
+    pub(crate) async fn send(&mut self, frame: Frame) {
+        self.say(&frame.bytes()).await;
+    }
+
+    pub(crate) async fn say(&mut self, bytes: &[u8]) {
+        let _ = self.0.write_all(bytes).await;
+        let _ = self.0.flush().await;
+    }
+
+    /// `:status: 200` and nothing else.
+    pub(crate) async fn ok(&mut self, stream: u32) {
+        self.send(Frame::new(Frame::HEADERS, Frame::END_HEADERS | Frame::END_STREAM, stream, &[0x88])).await;
+    }
+}
