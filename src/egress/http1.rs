@@ -1,10 +1,14 @@
 //! HTTP/1.1 connections: one request at a time, kept for the next when its answer has ended.
 
 use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 
 use super::dial::{DialError, DialPhase, Dialled};
@@ -79,7 +83,7 @@ pub(super) async fn greet(
     let (sender, connection) = Builder::new()
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES)
-        .handshake(TokioIo::new(dialled.stream))
+        .handshake(ReadsOn { stream: TokioIo::new(dialled.stream), gone: false })
         .await
         .map_err(|error| DialError { phase: DialPhase::Http, reason: "ProtocolError", cause: error.to_string() })?;
     tokio::task::spawn_local(async move {
@@ -89,4 +93,71 @@ pub(super) async fn greet(
         }
     });
     Ok(sender)
+}
+
+/// A stream that reads on when the backend reads no more.
+///
+/// A backend may answer (413, 401) and close before it has read the whole request. hyper gives up at the first
+/// write that fails, and the answer that is there would be lost. So a failed write passes for done, and reading
+/// says how it ends: with the answer, or with the error that reading finds on a closed socket.
+struct ReadsOn<T> {
+    stream: T,
+    gone: bool,
+}
+
+impl<T> ReadsOn<T> {
+    fn or_gone<R>(&mut self, written: Poll<io::Result<R>>, done: R) -> Poll<io::Result<R>> {
+        match written {
+            Poll::Ready(Err(_)) => {
+                self.gone = true;
+                Poll::Ready(Ok(done))
+            }
+            written => written,
+        }
+    }
+}
+
+impl<T: Read + Unpin> Read for ReadsOn<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<T: Write + Unpin> Write for ReadsOn<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.gone {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.or_gone(written, bytes.len())
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let all = slices.iter().map(|slice| slice.len()).sum();
+        if self.gone {
+            return Poll::Ready(Ok(all));
+        }
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.or_gone(written, all)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.gone {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.or_gone(flushed, ())
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }

@@ -6,6 +6,7 @@
 
 mod abuse;
 mod backend;
+mod bodies;
 mod client;
 mod ending;
 mod faults;
@@ -13,6 +14,7 @@ mod forger;
 mod frames;
 mod identity;
 mod paths;
+mod pool;
 mod raw;
 mod registry;
 mod relay;

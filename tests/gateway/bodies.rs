@@ -1,0 +1,507 @@
+//! Bodies both ways: byte for byte, no faster than the slower side, and never cut without a word.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::{Method, Request};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use crate::backend::{Backend, Settings, data, json, streamed};
+use crate::client::{Client, RequestBody, connect, get, next, read, request};
+use crate::scene::{Scene, THINGS};
+use crate::world::{World, eventually};
+
+const PIECE: usize = 64 << 10;
+
+/// A body of `pieces` pieces that counts those that were asked for.
+fn pieces(pieces: usize, asked: &Arc<AtomicUsize>) -> RequestBody {
+    let asked = asked.clone();
+    let stream = futures_util::stream::poll_fn(move |_| {
+        let number = asked.fetch_add(1, Ordering::SeqCst);
+        std::task::Poll::Ready((number < pieces).then(|| Ok(Frame::data(Bytes::from(vec![number as u8; PIECE])))))
+    });
+    BodyExt::boxed(StreamBody::new(stream))
+}
+
+/// A body the test writes.
+fn written() -> (mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>, RequestBody) {
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+    (sender, BodyExt::boxed(StreamBody::new(stream)))
+}
+
+/// Waits until `count` grows no more; what it is then.
+async fn settled(count: &AtomicUsize) -> usize {
+    let (mut last, mut quiet) = (usize::MAX, 0);
+    eventually("the flow to stop", async || {
+        let now = count.load(Ordering::SeqCst);
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+        (quiet == 15 && now > 0).then_some(now)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_makes_the_gateway_hold_little() {
+    const PIECES: usize = 1_000;
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = asked.clone();
+        let backend = Backend::start(&world, settings, move |_| {
+            counted.store(0, Ordering::SeqCst);
+            let body = pieces(PIECES, &counted);
+            async { http::Response::new(body) }
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        for client in scene.both().await {
+            client.get("/version").await;
+            let before = scene.gateway.resident();
+            let response = client.send(get(THINGS, &[])).await.unwrap();
+            let stopped = settled(&asked).await;
+            assert!(stopped < PIECES, "all of it went somewhere");
+            let grown = scene.gateway.resident().saturating_sub(before);
+            assert!(grown < 12 << 10, "{grown} kB more for one slow reader");
+            let answer = read(response).await;
+            assert!(answer.whole);
+            assert_eq!(answer.body.len(), PIECES * PIECE);
+            assert!((0..PIECES).all(|number| answer.body[number * PIECE] == number as u8));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_reads_slowly_slows_the_client_down() {
+    const PIECES: usize = 1_000;
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let go = Arc::new(tokio::sync::Semaphore::new(0));
+        let waiting = go.clone();
+        let backend = Backend::start(&world, settings, move |request| {
+            let waiting = waiting.clone();
+            async move {
+                waiting.acquire().await.unwrap().forget();
+                let bytes = request.into_body().collect().await.unwrap().to_bytes();
+                let right = (0..PIECES).all(|number| bytes[number * PIECE] == number as u8);
+                json(200, &format!("{} {right}", bytes.len()))
+            }
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        for client in scene.both().await {
+            client.get("/version").await;
+            let before = scene.gateway.resident();
+            let asked = Arc::new(AtomicUsize::new(0));
+            let body = pieces(PIECES, &asked);
+            let post = Request::post(THINGS).body(body).unwrap();
+            let sending = tokio::spawn(async move { client.ask(post).await });
+            let stopped = settled(&asked).await;
+            assert!(stopped < PIECES, "all of it went somewhere");
+            let grown = scene.gateway.resident().saturating_sub(before);
+            assert!(grown < 12 << 10, "{grown} kB more for one slow backend");
+            go.add_permits(1);
+            let answer = sending.await.unwrap();
+            assert_eq!(answer.text(), format!("{} true", PIECES * PIECE));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_pass_both_ways() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let backend = Backend::start(&world, settings, async |request| {
+            let collected = request.into_body().collect().await.unwrap();
+            let sum = collected.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
+            let (sender, mut answer) = streamed(200);
+            sender.send(data(&format!("{sum:?}"))).unwrap();
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("x-end", "reached".parse().unwrap());
+            trailers.insert("set-cookie", "a=b".parse().unwrap());
+            sender.send(Ok(Frame::trailers(trailers))).unwrap();
+            answer.headers_mut().insert("trailer", "x-end, set-cookie".parse().unwrap());
+            answer
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        for client in scene.both().await {
+            let (sender, body) = written();
+            sender.send(data("body")).unwrap();
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("x-sum", "42".parse().unwrap());
+            trailers.insert("x-remote-user", "root".parse().unwrap());
+            sender.send(Ok(Frame::trailers(trailers))).unwrap();
+            drop(sender);
+            let post = Request::post(THINGS).header("te", "trailers").header("trailer", "x-sum, x-remote-user");
+            let response = client.send(post.body(body).unwrap()).await.unwrap();
+            let collected = response.into_body().collect().await.unwrap();
+            let trailers = collected.trailers().cloned().expect("trailers came");
+            assert_eq!(trailers["x-end"], "reached");
+            assert!(!trailers.contains_key("set-cookie"));
+            assert_eq!(collected.to_bytes(), "Some(\"42\")");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_waits_for_100_is_asked_for_its_body_only_when_it_is_wanted() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let backend = Backend::start(&world, settings, async |request| {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            json(200, std::str::from_utf8(&body).unwrap())
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[("max-request-bytes", "100")]);
+        let head = |length: usize| {
+            format!("POST {THINGS} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n")
+        };
+        let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+        stream.write_all(head(5).as_bytes()).await.unwrap();
+        assert!(until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 100 "));
+        stream.write_all(b"hello").await.unwrap();
+        let answer = until(&mut stream, "hello").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        // Refused before the body was wanted: nobody says 100.
+        for (pair, length, status) in [(None, 5, "401"), (Some(&scene.jane), 500, "413")] {
+            let mut stream = connect(&scene.world, scene.gateway.address, pair, &["http/1.1"]).await;
+            stream.write_all(head(length).as_bytes()).await.unwrap();
+            let answer = until(&mut stream, "\r\n\r\n").await;
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
+    }
+}
+
+/// Reads until `end` has come.
+async fn until(stream: &mut (impl tokio::io::AsyncRead + Unpin), end: &str) -> String {
+    let mut bytes = Vec::new();
+    let reading = async {
+        while !String::from_utf8_lossy(&bytes).contains(end) {
+            if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(crate::world::PATIENCE, reading).await;
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_comes_before_the_body_was_read_reaches_the_client() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let backend = Backend::start(&world, settings, async |_| json(413, "too much")).await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        for _ in 0..5 {
+            for client in scene.both().await {
+                let asked = Arc::new(AtomicUsize::new(0));
+                let post = Request::post(THINGS).body(pieces(10_000, &asked)).unwrap();
+                let answer = client.ask(post).await;
+                assert_eq!((answer.status.as_u16(), answer.text().as_str(), answer.whole), (413, "too much", true));
+                assert!(asked.load(Ordering::SeqCst) < 10_000, "the rest was not wanted");
+            }
+        }
+        // One that stops in the middle of its body, waiting, gets it as well.
+        for client in scene.both().await {
+            let (sender, body) = written();
+            sender.send(data("a beginning")).unwrap();
+            let answer = client.ask(Request::post(THINGS).body(body).unwrap()).await;
+            assert_eq!((answer.status.as_u16(), answer.whole), (413, true));
+            drop(sender);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_are_too_large_are_a_413() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let whole = Arc::new(AtomicUsize::new(0));
+        let counted = whole.clone();
+        let backend = Backend::start(&world, settings, move |request| {
+            let counted = counted.clone();
+            async move {
+                if let Ok(body) = request.into_body().collect().await {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    return json(200, &body.to_bytes().len().to_string());
+                }
+                json(500, "")
+            }
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[("max-request-bytes", "1000")]);
+        for client in scene.both().await {
+            assert_eq!(client.ask(request(Method::POST, THINGS, &[], &"x".repeat(1_000))).await.text(), "1000");
+            let before = whole.load(Ordering::SeqCst);
+            let answer = client.ask(request(Method::POST, THINGS, &[], &"x".repeat(1_001))).await;
+            answer.refused(413, "RequestEntityTooLarge");
+            // Without a length it shows only on the way.
+            let client = scene.http2().await;
+            let (sender, body) = written();
+            sender.send(data(&"x".repeat(600))).unwrap();
+            sender.send(data(&"x".repeat(600))).unwrap();
+            drop(sender);
+            let answer = client.ask(Request::post(THINGS).body(body).unwrap()).await;
+            answer.refused(413, "RequestEntityTooLarge");
+            assert_eq!(whole.load(Ordering::SeqCst), before, "the backend never had a whole body");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_body_stays_no_body_and_compressed_stays_compressed() {
+    const GZIP: &[u8] =
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcbH\xcd\xc9\xc9\x07\x00\x86\xa6\x106\x05\x00\x00\x00";
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let backend = Backend::start(&world, settings, async |request| {
+            let length = request.headers().get("content-length").cloned();
+            let encoding = request.headers().get("accept-encoding").cloned();
+            let get = request.method() == Method::GET;
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let mut answer = if get {
+                http::Response::new(http_body_util::Full::new(Bytes::from_static(GZIP)).map_err(|e| match e {}).boxed())
+            } else {
+                json(200, "")
+            };
+            let seen = format!("{length:?} {} {encoding:?}", body.len());
+            answer.headers_mut().insert("x-seen", seen.parse().unwrap());
+            if get {
+                answer.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+            }
+            answer
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        for client in scene.both().await {
+            let answer = client.ask(get(THINGS, &[("accept-encoding", "gzip")])).await;
+            assert_eq!((&answer.body[..], answer.headers["content-encoding"].as_bytes()), (GZIP, &b"gzip"[..]));
+            assert_eq!(answer.headers["x-seen"], "None 0 Some(\"gzip\")");
+            // Nothing is asked for that the client did not ask for.
+            assert_eq!(client.get(THINGS).await.headers["x-seen"], "None 0 None");
+            let answer = client.ask(request(Method::HEAD, THINGS, &[], "")).await;
+            assert_eq!((answer.status.as_u16(), answer.body.len(), answer.whole), (200, 0, true));
+            let answer = client.ask(request(Method::POST, THINGS, &[("content-length", "0")], "")).await;
+            assert!(answer.headers["x-seen"].to_str().unwrap().starts_with("Some(\"0\") 0"), "{:?}", answer.headers);
+            assert_eq!((answer.body.len(), answer.whole), (0, true));
+            let answer = client.ask(request(Method::DELETE, THINGS, &[], "")).await;
+            assert!(answer.headers["x-seen"].to_str().unwrap().contains(" 0 "), "{:?}", answer.headers);
+        }
+    }
+}
+
+/// Says when it is dropped.
+struct Gone(mpsc::UnboundedSender<&'static str>, &'static str);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        let _ = self.0.send(self.1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_is_missed_by_the_backend() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let backend = Backend::start(&world, settings, move |request| {
+            let tell = tell.clone();
+            async move {
+                if request.uri().query() == Some("watch=1") {
+                    let (sender, answer) = streamed(200);
+                    sender.send(data("first\n")).unwrap();
+                    tokio::spawn(async move {
+                        sender.closed().await;
+                        let _ = tell.send("watch");
+                    });
+                    return answer;
+                }
+                let _ = tell.send("asked");
+                let _gone = Gone(tell, "waiting");
+                std::future::pending().await
+            }
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        for old in [true, false] {
+            let client = if old { scene.http1().await } else { scene.http2().await };
+            let asking = tokio::spawn(async move { client.send(get(THINGS, &[])).await });
+            assert_eq!(told.recv().await, Some("asked"));
+            asking.abort();
+            assert_eq!(told.recv().await, Some("waiting"), "the request was given up (old: {old})");
+            let client = if old { scene.http1().await } else { scene.http2().await };
+            let mut body = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap().into_body();
+            assert_eq!(next(&mut body).await.unwrap().unwrap(), "first\n");
+            drop((body, client));
+            assert_eq!(told.recv().await, Some("watch"), "the watch ended (old: {old})");
+        }
+    }
+}
+
+/// Half an object must never be stored: a body that broke off on its way never looks whole to the backend,
+/// whatever reason the client gives.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_body_never_looks_whole_to_the_backend() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let ends = Arc::new(Mutex::new(Vec::new()));
+        let begun = Arc::new(AtomicUsize::new(0));
+        let (kept, counted) = (ends.clone(), begun.clone());
+        let backend = Backend::start(&world, settings, move |request| {
+            let (kept, counted) = (kept.clone(), counted.clone());
+            async move {
+                let mut body = request.into_body();
+                let first = body.frame().await;
+                assert!(first.is_some());
+                counted.fetch_add(1, Ordering::SeqCst);
+                // Not cancelled with the request: what would be stored is what counts.
+                let ended = tokio::spawn(async move { body.collect().await.is_ok() });
+                kept.lock().push(ended);
+                std::future::pending().await
+            }
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        let mut sent = 0;
+        for reason in [h2::Reason::NO_ERROR, h2::Reason::CANCEL, h2::Reason::INTERNAL_ERROR, h2::Reason::NO_ERROR] {
+            let stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["h2"]).await;
+            let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+            tokio::spawn(connection);
+            let uri = format!("https://localhost{THINGS}");
+            let mut sender = sender.ready().await.unwrap();
+            let (answer, mut body) = sender.send_request(Request::post(uri).body(()).unwrap(), false).unwrap();
+            body.send_data("{\"half\":".into(), false).unwrap();
+            sent += 1;
+            eventually("the backend to begin", async || (begun.load(Ordering::SeqCst) == sent).then_some(())).await;
+            body.send_reset(reason);
+            drop(answer);
+        }
+        // HTTP/1.1: cut within a chunked body, with and without TLS's goodbye.
+        for goodbye in [true, false] {
+            let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+            let head =
+                format!("POST {THINGS} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n8\r\n{{\"half\":\r\n");
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            sent += 1;
+            eventually("the backend to begin", async || (begun.load(Ordering::SeqCst) == sent).then_some(())).await;
+            if goodbye {
+                stream.shutdown().await.unwrap();
+            }
+            drop(stream);
+        }
+        let ends = std::mem::take(&mut *ends.lock());
+        assert_eq!(ends.len(), sent);
+        for whole in join_all(ends).await {
+            assert!(!whole.unwrap(), "half a body looked whole");
+        }
+    }
+}
+
+/// Asserts that nothing more comes, and that this is a good end.
+async fn ends(mut body: hyper::body::Incoming) {
+    while let Some(frame) = next(&mut body).await {
+        assert!(frame.unwrap().is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_still_flowing_counts_against_max_inflight() {
+    let world = World::new();
+    let senders = Arc::new(Mutex::new(Vec::new()));
+    let kept = senders.clone();
+    let backend = Backend::start(&world, Settings::default(), move |_| {
+        let (sender, answer) = streamed(200);
+        sender.send(data("begun")).unwrap();
+        kept.lock().push(sender);
+        async { answer }
+    })
+    .await;
+    let scene = Scene::new(world, &[&backend], &[("max-inflight", "1")]);
+    let client = scene.http2().await;
+    let mut body = client.send(get(THINGS, &[])).await.unwrap().into_body();
+    assert_eq!(next(&mut body).await.unwrap().unwrap(), "begun");
+    let answer = client.get(THINGS).await;
+    answer.refused(429, "TooManyRequests");
+    assert!(answer.headers.contains_key("retry-after"));
+    // Watches do not count.
+    let watch = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap();
+    assert_eq!(watch.status(), 200);
+    senders.lock().remove(0);
+    ends(body).await;
+    eventually("the place to be free", async || {
+        let response = client.send(get(THINGS, &[])).await.unwrap();
+        (response.status() == 200).then_some(())
+    })
+    .await;
+}
+
+/// A client that goes on sending while the answer comes: both flow at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn both_directions_flow_at_once() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let backend = Backend::start(&world, settings, async |request| {
+            let (sender, answer) = streamed(200);
+            tokio::spawn(async move {
+                let mut body = request.into_body();
+                while let Some(Ok(frame)) = body.frame().await {
+                    if let Ok(data) = frame.into_data() {
+                        let _ = sender.send(Ok(Frame::data(data)));
+                    }
+                }
+            });
+            answer
+        })
+        .await;
+        let scene = Scene::new(world, &[&backend], &[]);
+        for client in scene.both().await {
+            let (sender, body) = written();
+            sender.send(data("one")).unwrap();
+            let asking = client.send(Request::post(THINGS).body(body).unwrap());
+            let mut echo = tokio::time::timeout(Duration::from_secs(30), asking).await.unwrap().unwrap().into_body();
+            assert_eq!(next(&mut echo).await.unwrap().unwrap(), "one");
+            for text in ["two", "three"] {
+                sender.send(data(text)).unwrap();
+                assert_eq!(next(&mut echo).await.unwrap().unwrap(), text);
+            }
+            drop(sender);
+            ends(echo).await;
+        }
+    }
+}
+
+/// A client of the door that never says more than a head.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_alone_leaves_nothing_behind_when_its_client_leaves() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), async |request| {
+        let whole = request.into_body().collect().await.is_ok();
+        json(200, &whole.to_string())
+    })
+    .await;
+    let scene = Scene::new(world, &[&backend], &[("max-inflight", "2")]);
+    for _ in 0..6 {
+        let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+        stream
+            .write_all(format!("POST {THINGS} HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
+        drop(stream);
+    }
+    let client: Client = scene.http2().await;
+    eventually("the places to be free", async || {
+        let answer = client.ask(request(Method::POST, THINGS, &[], "{}")).await;
+        (answer.text() == "true").then_some(())
+    })
+    .await;
+}
