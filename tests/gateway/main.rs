@@ -21,4 +21,5 @@ mod relay;
 mod scene;
 mod trust;
 mod unclaimed;
+mod upgrades;
 mod world;
