@@ -149,7 +149,8 @@ impl Lifetime {
         if first_byte == 0 && self.told() == End::Gracefully && past(since, silence) {
             return End::Now;
         }
-        if past(idle, limits.idle_timeout + Duration::from_secs(10)) {
+        // Told to go, it has as long again, but not for ever.
+        if past(idle, limits.idle_timeout + limits.idle_timeout.min(Duration::from_secs(10))) {
             return End::Now;
         }
         if past(idle, limits.idle_timeout) {

@@ -195,6 +195,8 @@ async fn serve_http1<H: Handler + 'static>(
     let service = Requests { handler, lifetime: lifetime.clone() };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
+        // As net/http, which forgives that much beyond the limit.
+        .max_header_size(limits.max_request_header_bytes as usize + 4096)
         .max_headers(HTTP1_MAX_HEADERS)
         .serve_connection(stream, service)
         .with_upgrades();

@@ -210,7 +210,11 @@ async fn serve(stream: TlsStream<TcpStream>, handler: Handler, seen: Arc<Mutex<V
         builder.max_concurrent_streams(streams).max_header_list_size(16 << 20).initial_stream_window_size(window);
         let _ = builder.serve_connection(TokioIo::new(stream), service).await;
     } else {
-        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+        let _ = http1::Builder::new()
+            .max_headers(1000)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
+            .await;
     }
 }
 

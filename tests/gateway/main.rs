@@ -13,6 +13,7 @@ mod faults;
 mod forger;
 mod frames;
 mod identity;
+mod limits;
 mod paths;
 mod pool;
 mod raw;

@@ -1,0 +1,421 @@
+//! How much one client may take: time, memory, connections, streams, requests.
+
+use std::time::Duration;
+
+use http::{Method, Request};
+use hyper::body::Incoming;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::backend::{Backend, Settings, json};
+use crate::client::{Client, connect, get, handshake, request};
+use crate::frames::{self, Answered, Frames, block, frame, headers};
+use crate::world::{Gateway, PATIENCE, World};
+
+const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
+
+/// A gateway with things behind it. Requests for `…/stall` are answered when `release` says so.
+struct Scene {
+    world: World,
+    backend: Backend,
+    gateway: Gateway,
+    release: tokio::sync::watch::Sender<bool>,
+}
+
+impl Scene {
+    async fn of(more: &[&str]) -> Scene {
+        Scene::behind(Settings::default(), more).await
+    }
+
+    async fn behind(settings: Settings, more: &[&str]) -> Scene {
+        let world = World::new();
+        let (release, released) = tokio::sync::watch::channel(false);
+        let backend = Backend::start(&world, settings, move |request: Request<Incoming>| {
+            let mut released = released.clone();
+            async move {
+                if request.uri().path().ends_with("/stall") {
+                    released.wait_for(|released| *released).await.unwrap();
+                }
+                json(200, "{}")
+            }
+        })
+        .await;
+        world.register("things.example.com", "v1", &[&backend]);
+        let gateway = world.gateway(more);
+        Scene { world, backend, gateway, release }
+    }
+
+    async fn http1(&self) -> TlsStream<TcpStream> {
+        connect(&self.world, self.gateway.address, Some(&self.world.user("jane", &[])), &["http/1.1"]).await
+    }
+}
+
+/// Waits until the other end closes; what came before.
+async fn rest(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
+    let mut bytes = Vec::new();
+    let reading = async {
+        let mut byte = [0];
+        while let Ok(1) = stream.read(&mut byte).await {
+            bytes.push(byte[0]);
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("closed in time");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Asks for things and reads the answer, which has a length.
+async fn ask(stream: &mut TlsStream<TcpStream>) -> String {
+    stream.write_all(format!("GET {THINGS} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    let reading = async {
+        while !answer.ends_with("\r\n\r\n{}") {
+            answer.push(char::from(stream.read_u8().await.expect("an answer")));
+        }
+    };
+    tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time");
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_takes_too_long_is_cut() {
+    let scene = Scene::of(&["--handshake-timeout=1s"]).await;
+    let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    for begin in [&[][..], &[0x16], &hello] {
+        let mut socket = TcpStream::connect(scene.gateway.address).await.unwrap();
+        socket.write_all(begin).await.unwrap();
+        rest(&mut socket).await;
+    }
+    // What is no handshake at all goes at once.
+    for nonsense in [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], b"\0\0\0\0\0\0\0\0\0\0\0\0", b"SSH-2.0-x\r\n"] {
+        let mut socket = TcpStream::connect(scene.gateway.address).await.unwrap();
+        socket.write_all(nonsense).await.unwrap();
+        rest(&mut socket).await;
+    }
+    assert!(ask(&mut scene.http1().await).await.starts_with("HTTP/1.1 200 "));
+}
+
+/// However busy its sender looks; but a connection that has not begun a request is not late with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_that_takes_too_long_is_cut() {
+    let scene = Scene::of(&["--read-header-timeout=1s"]).await;
+    let (mut idle, mut used) = (scene.http1().await, scene.http1().await);
+    ask(&mut used).await;
+    for mut slow in [scene.http1().await, {
+        let mut second = scene.http1().await;
+        ask(&mut second).await;
+        second
+    }] {
+        let (mut read, mut write) = tokio::io::split(&mut slow);
+        let trickle = async {
+            write.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n").await?;
+            loop {
+                write.write_all(b"X-A: b\r\n").await?;
+                write.flush().await?;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let ended: std::io::Result<()> = tokio::select! {
+            ended = trickle => ended,
+            answer = rest(&mut read) => {
+                assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408 "), "{answer}");
+                Ok(())
+            }
+        };
+        drop(ended);
+    }
+    // More than that second has passed now.
+    assert!(ask(&mut idle).await.starts_with("HTTP/1.1 200 "));
+    assert!(ask(&mut used).await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
+    let scene = Scene::of(&["--idle-timeout=1s"]).await;
+    let jane = scene.world.user("jane", &[]);
+    let busy = Client::http2(&scene.world, &scene.gateway, Some(&jane)).await;
+    let (mut fresh, mut used) = (scene.http1().await, scene.http1().await);
+    ask(&mut used).await;
+    let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&jane), &[]).await;
+    let mut half = Frames::open(&scene.world, &scene.gateway, Some(&jane), &[]).await;
+    assert!(half.send(&frame(frames::HEADERS, 0, 1, &[0x82])).await);
+    let mut silent = connect(&scene.world, scene.gateway.address, None, &["h2"]).await;
+    let waiting = tokio::spawn({
+        let busy = busy.clone();
+        async move { busy.ask(get(&format!("{THINGS}/stall?timeout=60s"), &[])).await }
+    });
+    assert!(rest(&mut fresh).await.is_empty());
+    assert!(rest(&mut used).await.is_empty());
+    let goaway = frames.find(|frame| frame.kind == frames::GOAWAY).await.expect("a word before the end");
+    assert_eq!(goaway.payload[4..8], [0; 4], "an ordinary end");
+    assert!(frames.find(|_| false).await.is_none());
+    assert!(half.find(|_| false).await.is_none());
+    rest(&mut silent).await;
+    assert!(!waiting.is_finished());
+    scene.release.send(true).unwrap();
+    assert_eq!(waiting.await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_has_its_size() {
+    let scene = Scene::of(&["--max-request-header-bytes=32768"]).await;
+    let jane = scene.world.user("jane", &[]);
+    let (fits, too_large) = ("x".repeat(30_000), "x".repeat(60_000));
+    for client in [
+        Client::http1(&scene.world, &scene.gateway, Some(&jane)).await,
+        Client::http2(&scene.world, &scene.gateway, Some(&jane)).await,
+    ] {
+        assert_eq!(client.ask(get(THINGS, &[("x-large", &fits)])).await.status, 200);
+        assert_eq!(scene.backend.last().all("x-large")[0].len(), 30_000);
+        assert_eq!(client.ask(get(THINGS, &[("x-large", &too_large)])).await.status, 431);
+    }
+    let again = Client::http1(&scene.world, &scene.gateway, Some(&jane)).await;
+    assert_eq!(again.get(THINGS).await.status, 200);
+    assert_eq!(scene.backend.seen().len(), 3);
+}
+
+/// A front proxy says each group on a line of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_may_have_many_groups() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let scene = Scene::behind(settings, &[]).await;
+        let proxy = scene.world.front_proxy("outer-proxy");
+        let groups: Vec<String> = (0..150).map(|number| format!("group-{number}")).collect();
+        let mut lines = vec![("x-remote-user", "jane")];
+        lines.extend(groups.iter().map(|group| ("x-remote-group", group.as_str())));
+        for client in [
+            Client::http1(&scene.world, &scene.gateway, Some(&proxy)).await,
+            Client::http2(&scene.world, &scene.gateway, Some(&proxy)).await,
+        ] {
+            let answer = client.ask(get(THINGS, &lines)).await;
+            // hyper's server, behind which this backend stands, takes no more than a hundred lines by default.
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let seen = scene.backend.last().all("x-remote-group");
+            assert_eq!((seen.len(), &seen[..150], seen[150].as_str()), (151, &groups[..], "system:authenticated"));
+        }
+    }
+}
+
+/// More wait in the kernel's queue; a tunnel is a connection like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_have_their_number() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http1(), async |mut request: Request<Incoming>| {
+        if !request.headers().contains_key("upgrade") {
+            return json(200, "{}");
+        }
+        let upgrade = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let _held = upgrade.await;
+            std::future::pending::<()>().await;
+        });
+        let mut answer = json(101, "");
+        answer.headers_mut().insert("connection", "Upgrade".parse().unwrap());
+        answer.headers_mut().insert("upgrade", "websocket".parse().unwrap());
+        answer
+    })
+    .await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let gateway = world.gateway(&["--max-connections=2"]);
+    let jane = world.user("jane", &[]);
+    let mut first = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+    let mut tunnel = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+    let upgrade = format!(
+        "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    );
+    tunnel.write_all(upgrade.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    tunnel.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 101");
+    // Taken by the kernel, not by us.
+    let third = TcpStream::connect(gateway.address).await.unwrap();
+    let mut third = Box::pin(handshake(&world, third, Some(&jane), &["http/1.1"]));
+    tokio::select! {
+        _ = &mut third => panic!("a third connection was taken"),
+        answer = async { ask(&mut first).await; ask(&mut first).await } => assert!(answer.starts_with("HTTP/1.1 200 ")),
+    }
+    drop(tunnel);
+    let mut third = tokio::time::timeout(PATIENCE, third).await.expect("a place").unwrap();
+    assert!(ask(&mut third).await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_have_their_number() {
+    let scene = Scene::of(&["--http2-max-streams-per-connection=10"]).await;
+    let jane = scene.world.user("jane", &[]);
+    let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&jane), &[]).await;
+    let settings = frames.find(|frame| frame.kind == frames::SETTINGS && frame.flags == 0).await.unwrap();
+    let told =
+        settings.payload.chunks(6).find(|setting| setting[..2] == [0, 3]).expect("SETTINGS_MAX_CONCURRENT_STREAMS");
+    assert_eq!(told[2..], [0, 0, 0, 10]);
+    // Acknowledged, so that it binds.
+    assert!(frames.send(&frame(frames::SETTINGS, frames::ACK, 0, &[])).await);
+    for number in 0..11 {
+        assert!(frames.send(&frames::get(2 * number + 1, &format!("{THINGS}/stall"), &[])).await);
+    }
+    assert!(matches!(frames.answer(21).await, Answered::Reset(7)), "REFUSED_STREAM");
+    scene.release.send(true).unwrap();
+    assert_eq!(frames.answer(19).await, Answered::Status(200));
+    assert!(frames.send(&frames::get(23, THINGS, &[])).await);
+    assert_eq!(frames.answer(23).await, Answered::Status(200));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_have_their_number() {
+    let scene = Scene::of(&["--max-requests-inflight=2", "--max-mutating-requests-inflight=1"]).await;
+    let client = async |name: &str, groups: &[&str]| {
+        Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user(name, groups))).await
+    };
+    let (jane, root) = (client("jane", &[]).await, client("root", &["system:masters"]).await);
+    let stall = format!("{THINGS}/stall");
+    let begin = |method: Method, path: String| {
+        let client = jane.clone();
+        tokio::spawn(async move { client.ask(request(method, &path, &[], "")).await })
+    };
+    let reached = async |number: usize| {
+        crate::world::eventually("the backend to be asked", async || {
+            (scene.backend.seen().len() >= number).then_some(())
+        })
+        .await;
+    };
+    let first = begin(Method::GET, stall.clone());
+    reached(1).await;
+    // Half of all for one APIService: its second is refused, by its own limit.
+    let status = jane.get(THINGS).await.refused(429, "TooManyRequests");
+    assert!(status["message"].as_str().unwrap().contains("v1.things.example.com"), "{status}");
+    // Our own, too, once both places are taken by another API.
+    let write = begin(Method::POST, format!("{THINGS}?watch=1"));
+    let answer = write.await.unwrap();
+    assert_eq!((answer.status.as_u16(), answer.headers["retry-after"].to_str().unwrap()), (429, "1"));
+    // Those who watch, or look after us, are not counted.
+    assert_eq!(jane.get(&format!("{THINGS}?watch=1")).await.status, 200);
+    assert_eq!(jane.get("/version").await.status, 200);
+    assert_eq!(root.get("/version").await.status, 200);
+    scene.release.send(true).unwrap();
+    assert_eq!(first.await.unwrap().status, 200);
+    assert_eq!(jane.get(THINGS).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_requests_are_told_when_to_come_again() {
+    let world = World::new();
+    let (release, released) = tokio::sync::watch::channel(false);
+    let backend = Backend::start(&world, Settings::default(), move |_| {
+        let mut released = released.clone();
+        async move {
+            released.wait_for(|released| *released).await.unwrap();
+            json(200, "{}")
+        }
+    })
+    .await;
+    // An APIService with room of its own, so that only the gateway's limit counts.
+    let annotations = "  annotations: {narthex.dev/max-inflight: \"100\"}";
+    world.registry("things.yaml", &world.manifests("things.example.com", "v1", &[backend.address], annotations));
+    let gateway = world.gateway(&["--max-requests-inflight=2", "--max-mutating-requests-inflight=1"]);
+    let jane = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    let root = Client::http2(&world, &gateway, Some(&world.user("root", &["system:masters"]))).await;
+    let begin = |client: &Client, method: Method| {
+        let client = client.clone();
+        tokio::spawn(async move { client.ask(request(method, THINGS, &[], "")).await })
+    };
+    let mut running = vec![begin(&jane, Method::GET), begin(&jane, Method::GET), begin(&jane, Method::POST)];
+    crate::world::eventually("all to be under way", async || (backend.seen().len() == 3).then_some(())).await;
+    for method in [Method::GET, Method::HEAD, Method::POST, Method::DELETE] {
+        let answer = jane.ask(request(method.clone(), THINGS, &[], "")).await;
+        assert_eq!(answer.status, 429, "{method}");
+        assert_eq!(answer.headers["retry-after"], "1", "{method}");
+        if method != Method::HEAD {
+            let status = answer.refused(429, "TooManyRequests");
+            assert_eq!(status["details"]["retryAfterSeconds"], 1);
+        }
+    }
+    jane.get("/version").await.refused(429, "TooManyRequests");
+    assert_eq!(jane.get("/livez").await.status, 200);
+    running.push(begin(&root, Method::GET));
+    crate::world::eventually("the operator's request", async || (backend.seen().len() == 4).then_some(())).await;
+    release.send(true).unwrap();
+    for running in running {
+        assert_eq!(running.await.unwrap().status, 200);
+    }
+    assert_eq!(jane.get(THINGS).await.status, 200);
+}
+
+/// The address of the client, in the words of a load balancer in front of us.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_protocol_names_the_client() {
+    let mut v2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    v2.extend([192, 0, 2, 7, 10, 0, 0, 1, 0x12, 0x67, 0x19, 0x2b]);
+    let mut v2_six = b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24".to_vec();
+    v2_six.extend("2001:db8::7".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    v2_six.extend([0; 20]);
+    let v1 = &b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 6443\r\n"[..];
+    let local = &b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"[..];
+    let here = "127.0.0.1";
+    let cases: &[(&str, &str, &[(&[u8], Option<&str>)])] = &[
+        (
+            "required",
+            "127.0.0.0/8",
+            &[
+                (v1, Some("192.0.2.7")),
+                (&v2, Some("192.0.2.7")),
+                (&v2_six, Some("2001:db8::7")),
+                (local, Some(here)),
+                (b"PROXY UNKNOWN\r\n", Some(here)),
+                (b"", None),
+                (b"PROXY TCP4 192.0.2.7\r\n", None),
+                (b"PROXY TCP4 evil 10.0.0.1 4711 6443\r\n", None),
+                (b"\r\n\r\n\0\r\nQUIX\n\x21\x11\0\x0c", None),
+            ],
+        ),
+        ("optional", "127.0.0.0/8", &[(v1, Some("192.0.2.7")), (&v2, Some("192.0.2.7")), (b"", Some(here))]),
+        // Whoever is not the load balancer says nothing of who it is.
+        ("optional", "10.0.0.0/8", &[(v1, None), (&v2, None), (b"", Some(here))]),
+        ("required", "10.0.0.0/8", &[(v1, None), (b"", None)]),
+        ("off", "", &[(v1, None), (b"", Some(here))]),
+    ];
+    for (mode, trusted, connections) in cases {
+        let mut flags = vec![format!("--proxy-protocol={mode}"), "--handshake-timeout=2s".to_owned()];
+        if !trusted.is_empty() {
+            flags.push(format!("--proxy-protocol-trusted-cidrs={trusted}"));
+        }
+        let scene = Scene::of(&flags.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let jane = scene.world.user("jane", &[]);
+        for (header, expected) in *connections {
+            let said = String::from_utf8_lossy(header);
+            let mut socket = TcpStream::connect(scene.gateway.address).await.unwrap();
+            socket.write_all(header).await.unwrap();
+            match (handshake(&scene.world, socket, Some(&jane), &["http/1.1"]).await, expected) {
+                (Ok(mut stream), Some(expected)) => {
+                    assert!(ask(&mut stream).await.starts_with("HTTP/1.1 200 "));
+                    assert_eq!(scene.backend.last().all("x-forwarded-for"), [*expected], "{mode} {trusted} {said:?}");
+                }
+                (Err(_), None) => {}
+                (met, expected) => panic!("{mode} {trusted} {said:?}: {:?}, not {expected:?}", met.map(|_| ())),
+            }
+        }
+    }
+}
+
+/// A body has time; its header had.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_body_is_not_a_slow_header() {
+    let scene = Scene::of(&["--read-header-timeout=1s", "--idle-timeout=1s"]).await;
+    let jane = scene.world.user("jane", &[]);
+    let mut slow = scene.http1().await;
+    slow.write_all(format!("POST {THINGS}/stall HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
+    let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&jane), &[]).await;
+    let path = format!("{THINGS}/stall");
+    let lines = [(":method", "POST"), (":scheme", "https"), (":authority", "localhost"), (":path", path.as_str())];
+    assert!(frames.send(&headers(1, 0, &block(&lines))).await);
+    // Another's time runs out meanwhile.
+    assert!(rest(&mut scene.http1().await).await.is_empty());
+    slow.write_all(b"{}{}").await.unwrap();
+    assert!(frames.send(&frame(frames::DATA, frames::END_STREAM, 1, b"{}")).await);
+    scene.release.send(true).unwrap();
+    assert_eq!(frames.answer(1).await, Answered::Status(200));
+    let mut head = [0; 12];
+    slow.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+}
