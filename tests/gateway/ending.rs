@@ -417,7 +417,8 @@ async fn load(world: &World, gateway: &Gateway, pair: &Pair, kind: Kind, name: &
                 }
                 Err(error) => {
                     let text = story(&error);
-                    if first {
+                    // HTTP/2 clients are told by GOAWAY, which may come before their first request.
+                    if first && kind.http1 {
                         tally.lost.lock().unwrap().push(format!("{id}: on a new connection: {text}"));
                     } else {
                         tally.excused.lock().unwrap().insert(id, text);

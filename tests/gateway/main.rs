@@ -8,6 +8,7 @@ mod abuse;
 mod backend;
 mod bodies;
 mod client;
+mod discovery;
 mod ending;
 mod faults;
 mod forger;

@@ -56,7 +56,8 @@ impl Watch {
     pub(super) fn new(view: Published<View>, mut drain: Drain, wish: Wish) -> Watch {
         let mut watch = Watch {
             waiting: next(view.clone()),
-            drain: Box::pin(async move { drain.reached(Phase::Ending).await }),
+            // It always stands between two events, so it need not wait for the end of the grace.
+            drain: Box::pin(async move { drain.reached(Phase::Draining).await }),
             end: Box::pin(tokio::time::sleep(wish.lasts)),
             bookmark: Box::pin(tokio::time::sleep(BOOKMARK)),
             at: wish.since,

@@ -462,7 +462,8 @@ impl Knowing {
             places = now;
             for one in &registry.api_services {
                 let is = self.board.of(&one.name).is_available();
-                if available.insert(one.name.clone(), is) == Some(false) && is {
+                // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
+                if available.insert(one.name.clone(), is).is_some_and(|was| was != is) {
                     discovery.nudge(&one.name);
                     openapi.nudge(&one.name);
                 }
