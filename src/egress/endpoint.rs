@@ -120,9 +120,11 @@ impl Endpoint {
 
     /// Sends `request` (whose URI is in origin form) and waits for the head of the answer.
     ///
+    /// It is boxed because it goes through many futures, each of which would keep a copy of it.
+    ///
     /// # Errors
     /// [`SendError`] says whether the request can be sent again.
-    pub async fn send(self: &Rc<Self>, request: Request<Body>) -> Result<Sent, SendError> {
+    pub async fn send(self: &Rc<Self>, request: Box<Request<Body>>) -> Result<Sent, SendError> {
         let pending = Pending::new(self);
         let mut timing = Timing::default();
         loop {
@@ -146,7 +148,7 @@ impl Endpoint {
                                 timing = took;
                                 continue;
                             }
-                            Err(error) => return Err(SendError::NotSent { request: Box::new(request), error }),
+                            Err(error) => return Err(SendError::NotSent { request, error }),
                         },
                     };
                     return self.send_http1(request, sender, pending, timing).await;
@@ -156,7 +158,7 @@ impl Endpoint {
             // Many requests may wait for one dial; all learn what became of it.
             match self.dialling().await {
                 Ok(took) => timing = took,
-                Err(error) => return Err(SendError::NotSent { request: Box::new(request), error }),
+                Err(error) => return Err(SendError::NotSent { request, error }),
             }
         }
     }
@@ -176,12 +178,13 @@ impl Endpoint {
 
     async fn send_http1(
         self: &Rc<Self>,
-        request: Request<Body>,
+        mut request: Box<Request<Body>>,
         mut sender: http1::SendRequest<Body>,
         pending: Pending,
         timing: Timing,
     ) -> Result<Sent, SendError> {
-        match sender.try_send_request(self.in_origin_form(request)).await {
+        self.in_origin_form(&mut request);
+        match sender.try_send_request(*request).await {
             Ok(response) => Ok(Sent { response, lease: Lease::http1(self, sender, pending), timing }),
             Err(mut failed) => {
                 // A backend that went away took the other connections along: the next try opens its own.
@@ -200,15 +203,15 @@ impl Endpoint {
 
     async fn send_http2(
         self: &Rc<Self>,
-        request: Request<Body>,
+        mut request: Box<Request<Body>>,
         stream: Stream,
         pending: Pending,
         timing: Timing,
     ) -> Result<Sent, SendError> {
-        let request = self.in_absolute_form(request);
+        self.in_absolute_form(&mut request);
         let mut sender = stream.0.sender();
         let waiting = Waiting::new(&stream.0);
-        let sent = sender.try_send_request(request).await;
+        let sent = sender.try_send_request(*request).await;
         waiting.over();
         match sent {
             Ok(response) => Ok(Sent { response, lease: Lease::http2(stream, pending), timing }),
@@ -223,18 +226,17 @@ impl Endpoint {
     }
 
     /// HTTP/2 carries scheme and authority as pseudo-headers; the Host header goes.
-    fn in_absolute_form(&self, mut request: Request<Body>) -> Request<Body> {
+    fn in_absolute_form(&self, request: &mut Request<Body>) {
         request.headers_mut().remove(HOST);
         let mut parts = std::mem::take(request.uri_mut()).into_parts();
         parts.scheme = Some(Scheme::HTTPS);
         parts.authority = self.host.as_ref().map(|(_, authority)| authority.clone());
         *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
         *request.version_mut() = Version::HTTP_2;
-        request
     }
 
     /// HTTP/1.1 carries a path, and a Host header.
-    pub fn in_origin_form(&self, mut request: Request<Body>) -> Request<Body> {
+    pub fn in_origin_form(&self, request: &mut Request<Body>) {
         if let Some((host, _)) = &self.host {
             request.headers_mut().insert(HOST, host.clone());
         }
@@ -245,7 +247,6 @@ impl Endpoint {
             *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
         }
         *request.version_mut() = Version::HTTP_11;
-        request
     }
 
     /// A stream of the connection with the most room; opens the next connection when room gets scarce.

@@ -46,7 +46,7 @@ pub(super) enum Again {
 /// # Errors
 /// The last [`Failure`].
 pub(super) async fn exchange<'e>(
-    request: Request<Body>,
+    request: Box<Request<Body>>,
     source: Option<&Rc<Source>>,
     again: Again,
     pick: impl Fn(&[usize], &[usize]) -> Option<(usize, &'e Rc<Endpoint>)>,
@@ -54,7 +54,7 @@ pub(super) async fn exchange<'e>(
 ) -> Result<(usize, Sent), Failure> {
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
-    let copy = (again != Again::Never).then(|| Copy::of(&request));
+    let copy = (again != Again::Never).then(|| Box::new(Copy::of(&request)));
     let repeat = || copy.as_ref().and_then(|copy| copy.again(source));
     let mut next = Some(request);
     let mut why = None;
@@ -73,7 +73,7 @@ pub(super) async fn exchange<'e>(
                 return Ok((index, sent));
             }
             Err(SendError::NotSent { request, error }) => {
-                next = (again != Again::Never).then_some(*request);
+                next = (again != Again::Never).then_some(request);
                 // A connection that just closed says nothing against its endpoint; a failed dial does.
                 if error.reason == "ConnectionClosed" && error.phase == DialPhase::Http {
                     why = Some(Retry::StaleConnection);
@@ -123,7 +123,7 @@ impl Copy {
     }
 
     /// None when too much of the body was sent to be kept.
-    fn again(&self, source: Option<&Rc<Source>>) -> Option<Request<Body>> {
+    fn again(&self, source: Option<&Rc<Source>>) -> Option<Box<Request<Body>>> {
         let mut request = Request::new(match source {
             None => Body::Empty,
             Some(source) => source.body()?,
@@ -131,7 +131,7 @@ impl Copy {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
-        Some(request)
+        Some(Box::new(request))
     }
 }
 

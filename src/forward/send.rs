@@ -1,5 +1,7 @@
 //! From a permitted request to the backend's answer.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,7 @@ use crate::registry;
 /// One request, ready to go.
 pub struct Outbound<'o> {
     /// As it came; its headers are rewritten, its URI replaced.
-    pub request: Request<Incoming>,
+    pub request: Box<Request<Incoming>>,
     /// The path and query to send: what was judged and routed.
     pub path_and_query: PathAndQuery,
     /// From where and from whom.
@@ -71,23 +73,23 @@ pub async fn send(
     if let Some(protocol) = protocol {
         // Boxed: rare, and every other request would pay for its size.
         let upgrade = super::upgrade::upgrade(
-            backend, request, path_and_query, info, origin, &protocol, streams, connection, record,
+            backend,
+            request,
+            path_and_query,
+            info,
+            origin,
+            &protocol,
+            streams,
+            connection,
+            record,
         );
         return Box::pin(upgrade).await;
     }
-    let (mut parts, body) = request.into_parts();
-    rewrite::request(&mut parts.headers, &origin);
-    let http2 = parts.version == Version::HTTP_2;
-    let source = Source::of(body, http2, most, identity_headers, || record.received());
-    let body = source.as_ref().and_then(Source::body).unwrap_or_default();
-    let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
-    let mut request = Request::new(body);
-    *request.method_mut() = parts.method;
-    *request.headers_mut() = parts.headers;
-    *request.uri_mut() = match uri(backend.prefix(), path_and_query) {
-        Ok(uri) => uri,
-        Err(refusal) => return Err((refusal, record)),
-    };
+    let Prepared { request, source, safe } =
+        match prepare(request, path_and_query, backend, &origin, identity_headers, || record.received()) {
+            Ok(prepared) => prepared,
+            Err(refusal) => return Err((refusal, record)),
+        };
     let again = match backend.api_service().settings.retry {
         registry::Retry::Never => Again::Never,
         registry::Retry::Safe if safe => Again::Always,
@@ -135,6 +137,37 @@ pub async fn send(
     parts.version = Version::HTTP_11;
     let relayed = Relayed::new(from, http2, sent.lease, record, limit, places);
     Ok(Response::from_parts(parts, Body::stream(relayed)))
+}
+
+/// A request as the backend gets it.
+struct Prepared {
+    request: Box<Request<Body>>,
+    /// What its body is read from; none when there is none.
+    source: Option<Rc<Source>>,
+    /// Whether it changes nothing, and has no body.
+    safe: bool,
+}
+
+fn prepare(
+    request: Box<Request<Incoming>>,
+    path_and_query: PathAndQuery,
+    backend: &Backend,
+    origin: &Origin<'_>,
+    identity_headers: &Arc<IdentityHeaders>,
+    received: impl FnOnce() -> Rc<Cell<u64>>,
+) -> Result<Prepared, Refusal> {
+    let (mut parts, body) = request.into_parts();
+    rewrite::request(&mut parts.headers, origin);
+    let http2 = parts.version == Version::HTTP_2;
+    let most = backend.api_service().settings.max_request_bytes;
+    let source = Source::of(body, http2, most, identity_headers, received);
+    let body = source.as_ref().and_then(Source::body).unwrap_or_default();
+    let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let mut request = Box::new(Request::new(body));
+    *request.method_mut() = parts.method;
+    *request.headers_mut() = parts.headers;
+    *request.uri_mut() = uri(backend.prefix(), path_and_query)?;
+    Ok(Prepared { request, source, safe })
 }
 
 /// Whether it is doubtful where the answer ends, or what it is: any coding but `chunked` would reach the client

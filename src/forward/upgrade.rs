@@ -29,7 +29,7 @@ use crate::observe::access::{AccessRecord, End, Opening};
 #[expect(clippy::too_many_arguments, reason = "the parts of one request, taken apart by its only caller")]
 pub(super) async fn upgrade(
     backend: &Backend,
-    mut request: Request<Incoming>,
+    mut request: Box<Request<Incoming>>,
     path_and_query: PathAndQuery,
     info: &RequestInfo<'_>,
     origin: Origin<'_>,
@@ -47,7 +47,7 @@ pub(super) async fn upgrade(
         let status = Status::bad_request("an upgrade needs HTTP/1.1");
         return Err((Refusal::new(Blame::Client, about(status, info)), record));
     }
-    let client = hyper::upgrade::on(&mut request);
+    let client = hyper::upgrade::on(&mut *request);
     let (mut parts, _) = request.into_parts();
     let Ok(wanted) = HeaderValue::from_str(protocol) else {
         return Err((not_allowed(name, info), record));
@@ -72,7 +72,7 @@ pub(super) async fn upgrade(
     };
     let member = backend.member(index);
     record.endpoint(&member.counts);
-    let outbound = member.endpoint.in_origin_form(outbound);
+    member.endpoint.in_origin_form(&mut outbound);
     // The tunnel may last for hours; the word that it is one comes like any other answer.
     let patience = backend.api_service().settings.request_timeout;
     let patience = (!patience.is_zero()).then_some(patience);

@@ -98,6 +98,6 @@ impl Connection {
 
 impl Handler for Connection {
     fn handle(self: Rc<Self>, request: Request<Incoming>) -> Pin<Box<dyn Future<Output = Response<Body>>>> {
-        Box::pin(super::request::answer(self, request))
+        Box::pin(super::request::answer(self, Box::new(request)))
     }
 }

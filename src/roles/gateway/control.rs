@@ -60,7 +60,7 @@ impl Asker {
             tls: Arc::new(tls),
             connect_timeout: api_service.settings.connect_timeout,
         });
-        let mut request = Request::new(Body::Empty);
+        let mut request = Box::new(Request::new(Body::Empty));
         *request.method_mut() = Method::GET;
         *request.uri_mut() = format!("{}{path}", resolved.prefix)
             .parse()
@@ -74,7 +74,7 @@ impl Asker {
         let mut error = match endpoint.send(request).await {
             Ok(sent) => return Ok(sent),
             Err(SendError::NotSent { request, error }) if error.reason == "ConnectionClosed" => {
-                match endpoint.send(*request).await {
+                match endpoint.send(request).await {
                     Ok(sent) => return Ok(sent),
                     Err(error) => error,
                 }

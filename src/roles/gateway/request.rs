@@ -27,7 +27,10 @@ const AUDIT_ID_MOST: usize = 64;
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers one request, whatever comes of it.
-pub(super) async fn answer(connection: Rc<Connection>, request: Request<Incoming>) -> Response<Body> {
+///
+/// The request is boxed: it goes through many futures, each of which would keep a copy of it, and moving
+/// such futures about was a seventh of all CPU.
+pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Incoming>>) -> Response<Body> {
     let mut record = connection.worker.reports.begin(connection.remote, &request);
     let accept = Accept::of(request.headers());
     let audit_id = audit_id(request.headers());
@@ -75,7 +78,7 @@ type Answer = Result<Response<Body>, (Refusal, AccessRecord)>;
 /// The way of a request: read it, learn who asks, decide whether they may, find where it goes, send it.
 async fn relay(
     connection: &Rc<Connection>,
-    mut request: Request<Incoming>,
+    mut request: Box<Request<Incoming>>,
     audit_id: &HeaderValue,
     mut record: AccessRecord,
 ) -> Answer {
@@ -216,7 +219,10 @@ fn audit_id(headers: &HeaderMap) -> HeaderValue {
     let id = uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid();
     let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
     let text: &str = id.hyphenated().encode_lower(&mut text);
-    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+    let mut id = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
+    // No secret, but never the same again: HPACK then leaves it out of the table that it would only crowd.
+    id.set_sensitive(true);
+    id
 }
 
 fn labels<'r>(method: &Method, info: &'r RequestInfo<'_>, query: &Query<'_>, headers: &HeaderMap) -> RequestLabels<'r> {

@@ -123,11 +123,10 @@ impl Running {
 
 /// Runs `wait` on this thread with the signals that end a process.
 fn with_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode) -> ExitCode {
-    let waited = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
-        runtime.block_on(async {
-            Ok(wait(&mut Signals::new()?).await)
-        })
-    });
+    let waited = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .and_then(|runtime| runtime.block_on(async { Ok(wait(&mut Signals::new()?).await) }));
     waited.unwrap_or_else(|error| {
         tracing::error!(%error, "signals cannot be received");
         ExitCode::FAILURE
