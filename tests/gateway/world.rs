@@ -129,8 +129,8 @@ impl World {
         text
     }
 
-    /// Starts the gateway with everything named on the command line, and `more`.
-    pub(crate) fn gateway(&self, more: &[&str]) -> Gateway {
+    /// The gateway's command line with everything named, and `more`.
+    pub(crate) fn arguments(&self, more: &[&str]) -> Vec<String> {
         let file = |name: &str| self.path(name).display().to_string();
         let mut arguments = vec![
             "--bind-address=127.0.0.1".to_owned(),
@@ -148,13 +148,27 @@ impl World {
             "--log-format=json".to_owned(),
         ];
         arguments.extend(more.iter().map(|more| (*more).to_owned()));
-        Gateway::start(&arguments)
+        arguments
+    }
+
+    /// Starts the gateway with everything named on the command line, and `more`.
+    pub(crate) fn gateway(&self, more: &[&str]) -> Gateway {
+        Gateway::start(&self.arguments(more))
     }
 }
 
-/// Runs a command of the program to its end.
+/// Runs a command of the program to its end, which must come soon.
 pub(crate) fn narthex(arguments: &[String]) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_narthex")).args(arguments).env_clear().stdin(Stdio::null()).output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narthex"));
+    command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let id = child.id();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    receiver.recv_timeout(PATIENCE).map(Result::unwrap).unwrap_or_else(|_| {
+        let _ = Command::new("kill").args(["-KILL", &id.to_string()]).status();
+        panic!("narthex {arguments:?} does not end")
+    })
 }
 
 /// A running gateway; killed when dropped, and its log shown if the test failed.

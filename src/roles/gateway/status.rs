@@ -68,7 +68,7 @@ fn report(
     let certificate = |in_use: &crate::tls::server::InUse| Certificate {
         file: in_use.file.display().to_string(),
         subject: in_use.subject.clone(),
-        names: Vec::new(),
+        names: in_use.names.clone(),
         not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(in_use.not_after.as_secs())),
     };
     let ours = shared.identity.get();
@@ -76,7 +76,7 @@ fn report(
     certificates.push(Certificate {
         file: ours.place().to_owned(),
         subject: ours.facts().subject.clone(),
-        names: Vec::new(),
+        names: ours.facts().names.clone(),
         not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(ours.not_after().as_secs())),
     });
     StatusReport {

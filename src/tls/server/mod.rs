@@ -61,6 +61,8 @@ pub struct InUse {
     pub purpose: &'static str,
     /// The subject of the certificate (in a bundle: of the one that ends first).
     pub subject: String,
+    /// The names it is for: DNS names and IP addresses.
+    pub names: Vec<String>,
     /// Last second in which all of the file is valid.
     pub not_after: UnixTime,
 }
@@ -69,7 +71,7 @@ impl InUse {
     /// A pair that was given by the flag `purpose`.
     pub fn of_pair(files: &PairFiles, purpose: &'static str, pair: &KeyPair) -> InUse {
         let (subject, not_after) = (pair.facts().subject.clone(), pair.not_after());
-        InUse { file: files.certificate.clone(), purpose, subject, not_after }
+        InUse { file: files.certificate.clone(), purpose, subject, names: pair.facts().names.clone(), not_after }
     }
 }
 
@@ -194,7 +196,7 @@ impl Parts {
             let first = bundle.as_ref().and_then(|it| it.facts().iter().min_by_key(|facts| facts.not_after));
             if let (Some(file), Some(facts)) = (file, first) {
                 let (subject, not_after) = (facts.subject.clone(), facts.not_after);
-                list.push(InUse { file: file.clone(), purpose, subject, not_after });
+                list.push(InUse { file: file.clone(), purpose, subject, names: facts.names.clone(), not_after });
             }
         }
         list
