@@ -50,8 +50,9 @@ pub trait Witness {
     fn forgotten(&self, name: &str);
 }
 
-/// How many endpoints are asked before a backend counts as not answering.
-const TRIES: usize = 3;
+/// How many endpoints may use up their `probe-timeout` before a backend counts as not answering. Those that fail
+/// at once cost no time: one good endpoint is found among any number that refuse.
+const TRIES: u32 = 3;
 /// While a backend is away it is asked again this soon at first, then twice as long after each time,
 const SOON: Duration = Duration::from_secs(1);
 /// up to this long, or its probe interval if that is shorter: whoever waits for it should not wait long.
@@ -254,7 +255,11 @@ async fn one_probe(
     let start = if first.is_empty() { 0 } else { turn % first.len() };
     let order = first[start..].iter().chain(&first[..start]).chain(others);
     let mut failure = None;
-    for endpoint in order.take(TRIES) {
+    let until = tokio::time::Instant::now() + api_service.settings.probe_timeout * TRIES;
+    for endpoint in order {
+        if tokio::time::Instant::now() >= until {
+            break;
+        }
         let asked = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
         match asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint))) {
             Ok(()) => return Ok(()),

@@ -10,6 +10,7 @@ mod bodies;
 mod client;
 mod discovery;
 mod ending;
+mod failover;
 mod faults;
 mod forger;
 mod frames;
