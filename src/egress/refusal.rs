@@ -41,7 +41,7 @@ pub(crate) fn is_nonsense(error: &hyper::Error) -> bool {
         || source::<h2::Error>(error).is_some_and(|h2| !h2.is_remote() && !h2.is_io() && h2.reason().is_some())
 }
 
-fn source<'e, E: StdError + 'static>(error: &'e hyper::Error) -> Option<&'e E> {
+fn source<E: StdError + 'static>(error: &hyper::Error) -> Option<&E> {
     let mut source = error.source();
     while let Some(error) = source {
         if let Some(found) = error.downcast_ref::<E>() {

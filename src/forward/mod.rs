@@ -3,6 +3,7 @@
 mod backend;
 mod exchange;
 mod failure;
+mod flow;
 mod identity;
 mod relay;
 mod rewrite;
@@ -14,8 +15,8 @@ mod upload;
 mod whole;
 
 pub use backend::{Backend, backend_tls};
+pub use flow::Places;
 pub use identity::{Stamp, Unspeakable};
-pub use relay::Places;
 pub use rewrite::Origin;
 pub use send::{Outbound, send};
 pub use streams::Streams;

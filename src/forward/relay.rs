@@ -1,6 +1,5 @@
 //! A backend's answer on its way to the client, byte for byte.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -8,37 +7,30 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::Sleep;
 
+use super::flow::{Flow, Held, Places};
 use super::streams::{Leave, Place};
 use super::whole::Whole;
 use crate::egress::Lease;
 use crate::message::{BodyError, hop_by_hop};
 use crate::observe::access::{AccessRecord, End};
-use crate::route;
 
 /// The body of a relayed answer. It breaks when the backend's does: a watch that was cut must never look
 /// like one that ended.
 pub(super) struct Relayed {
-    from: Incoming,
-    lease: Lease,
+    flow: Flow,
     record: AccessRecord,
     ended: bool,
     limit: Limit,
     whole: Whole,
     /// Whether what went by so far is nothing, or ends with a newline as whole watch events do.
     between_events: bool,
-    /// Its places among the requests under way.
-    _places: Places,
 }
-
-/// The places a request takes among those under way, until the last byte of its answer.
-pub type Places = [Option<route::Place>; 2];
 
 /// What bounds a relayed answer.
 pub(super) enum Limit {
-    /// A point in time, and the timer once one is needed.
-    Deadline(Instant, Option<Pin<Box<Sleep>>>),
+    /// A point in time.
+    Deadline(Instant),
     /// Only the end of the process, which ends a watch of JSON lines cleanly between two events.
     Watch(Place),
     /// Only the end of the process, which breaks it: half a log or a download must not look like the whole.
@@ -55,9 +47,9 @@ impl Relayed {
         places: Places,
     ) -> Relayed {
         let whole = Whole::of(&from, http2);
-        let mut relayed =
-            Relayed { from, lease, record, ended: false, limit, whole, between_events: true, _places: places };
-        if relayed.from.is_end_stream() {
+        let flow = Flow::new(Held { from, lease, _places: places });
+        let mut relayed = Relayed { flow, record, ended: false, limit, whole, between_events: true };
+        if relayed.is_end_stream() {
             relayed.end(End::Complete);
         }
         relayed
@@ -67,25 +59,29 @@ impl Relayed {
     fn end(&mut self, end: End) {
         if !self.ended {
             self.ended = true;
-            if end == End::Complete {
-                self.lease.finished();
-            }
+            self.flow.end(end == End::Complete);
             self.record.ended(end);
         }
     }
 
-    /// Whether the answer must stop here, although the backend has not ended it.
-    fn stop(&mut self, cx: &mut Context<'_>) -> Option<End> {
-        match &mut self.limit {
-            Limit::Deadline(at, sleep) => {
-                let at = *at;
-                let sleep = sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
-                sleep.as_mut().poll(cx).is_ready().then_some(End::Timeout)
-            }
-            Limit::Watch(place) | Limit::Process(place) => {
-                (place.asked(cx.waker()) == Leave::Now).then_some(End::Drained)
-            }
+    /// Whether the process ends now, although the backend has not ended its answer.
+    fn must_leave(&self, cx: &Context<'_>) -> bool {
+        match &self.limit {
+            Limit::Deadline(_) => false,
+            Limit::Watch(place) | Limit::Process(place) => place.asked(cx.waker()) == Leave::Now,
         }
+    }
+
+    /// There is more to come: from now on the time counts, whoever is the slower one.
+    fn more_to_come(&mut self, cx: &Context<'_>) {
+        if let Limit::Deadline(at) = self.limit {
+            self.flow.limit(at, cx.waker());
+        }
+    }
+
+    fn broken(&mut self, end: End, why: &'static str) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.end(end);
+        Poll::Ready(Some(Err(why.into())))
     }
 
     /// Whether this is a watch between two events, and the process is ending.
@@ -109,7 +105,8 @@ impl Body for Relayed {
             this.end(End::Drained);
             return Poll::Ready(None);
         }
-        match Pin::new(&mut this.from).poll_frame(cx) {
+        let Some(polled) = this.flow.poll(cx) else { return this.broken(End::Timeout, "time ran out") };
+        match polled {
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let Some(trailers) = frame.trailers_mut() {
                     hop_by_hop::strip_trailers(trailers);
@@ -120,37 +117,42 @@ impl Body for Relayed {
                     this.between_events = data.last().is_none_or(|byte| *byte == b'\n');
                 }
                 // hyper never asks again once this is so: the end must be seen here.
-                if this.from.is_end_stream() {
+                if this.is_end_stream() {
                     this.end(End::Complete);
+                } else {
+                    this.more_to_come(cx);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(None) if this.whole.is_reached(&this.from) => {
+            Poll::Ready(None) if this.flow.with(|held| this.whole.is_reached(&held.from)) == Some(true) => {
                 this.end(End::Complete);
                 Poll::Ready(None)
             }
             // The error itself stays here: hyper would pass on the reason of a reset, and REFUSED_STREAM tells
             // a client that it may send again what was half answered.
-            Poll::Ready(None | Some(Err(_))) => {
-                this.end(End::BackendBroke);
-                Poll::Ready(Some(Err("the backend broke its answer off".into())))
+            Poll::Ready(None | Some(Err(_))) => this.broken(End::BackendBroke, "the backend broke its answer off"),
+            Poll::Pending if this.must_leave(cx) => this.broken(End::Drained, "the gateway is ending"),
+            Poll::Pending => {
+                this.more_to_come(cx);
+                Poll::Pending
             }
-            Poll::Pending => match this.stop(cx) {
-                None => Poll::Pending,
-                Some(end) => {
-                    this.end(end);
-                    let why = if end == End::Drained { "the gateway is ending" } else { "time ran out" };
-                    Poll::Ready(Some(Err(why.into())))
-                }
-            },
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.from.is_end_stream()
+        self.flow.with(|held| held.from.is_end_stream()).unwrap_or(false)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.from.size_hint()
+        self.flow.with(|held| held.from.size_hint()).unwrap_or_default()
+    }
+}
+
+impl Drop for Relayed {
+    fn drop(&mut self) {
+        // Cut while its client was not even looking.
+        if self.flow.is_cut() {
+            self.end(End::Timeout);
+        }
     }
 }

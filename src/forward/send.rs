@@ -14,7 +14,8 @@ use hyper::body::Incoming;
 use super::backend::Backend;
 use super::exchange::{Again, Failure, exchange, within};
 use super::failure::{about, bad_answer, refuse, timed_out};
-use super::relay::{Limit, Places, Relayed};
+use super::flow::Places;
+use super::relay::{Limit, Relayed};
 use super::rewrite::{self, Origin};
 use super::streams::Streams;
 use super::upload::{Fault, Source};
@@ -129,7 +130,7 @@ pub async fn send(
     rewrite::response(&mut parts.headers, origin.audit_id);
     record.status(parts.status.as_u16());
     let limit = match timeout {
-        Some(timeout) => Limit::Deadline(began + timeout, None),
+        Some(timeout) => Limit::Deadline(began + timeout),
         None if info.verb == "watch" && is_json(&parts.headers) => Limit::Watch(streams.enter()),
         None => Limit::Process(streams.enter()),
     };

@@ -134,6 +134,47 @@ async fn an_endpoint_that_stalls_in_its_handshake_delays_and_loses_nothing() {
     }
 }
 
+/// TLS is done, HTTP/2 agreed on, and then nothing: what was not greeted back is not given a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_never_greets_back_gets_no_request() {
+    let world = World::new();
+    let good = fine(&world, Settings::default()).await;
+    let mute = Backend::raw(&world, Settings::http2(), async |mut stream| {
+        let mut some = [0; 1024];
+        while let Ok(1..) = tokio::io::AsyncReadExt::read(&mut stream, &mut some).await {}
+    })
+    .await;
+    register(&world, &[mute.address, good.address], &[("connect-timeout", "400ms")]);
+    let scene = begin(world, &[]);
+    for client in scene.both().await {
+        for _ in 0..10 {
+            post(&client).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_goes_to_an_endpoint_that_answers() {
+    let world = World::new();
+    let backend = raw::http1(&world, Settings::http1(), |mut talk: Talk| async move {
+        talk.say("HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\nhello").await;
+        talk.close().await;
+    })
+    .await;
+    register(&world, &[nobody().await, staller().await, backend.address], &[("connect-timeout", "300ms")]);
+    let scene = begin(world, &[]);
+    for _ in 0..4 {
+        let mut request = get(THINGS, &[("connection", "Upgrade"), ("upgrade", "websocket")]);
+        request.headers_mut().insert("sec-websocket-version", "13".parse().unwrap());
+        let response = scene.http1().await.send(request).await.unwrap();
+        assert_eq!(response.status(), 101);
+        let mut tunnel = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+        let mut said = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut tunnel, &mut said).await.unwrap();
+        assert_eq!(said, "hello");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_good_endpoint_among_many_dead_ones_is_found_by_the_first_request() {
     let world = World::new();
@@ -266,7 +307,8 @@ async fn a_url_with_a_prefix() {
         let client = Client::http2(&world, &gateway, Some(&jane)).await;
         let answer = client.get(&format!("{THINGS}?limit=1")).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
-        let seen = backend.last();
+        // Probes go behind the prefix, too.
+        let seen = backend.seen().into_iter().find(|seen| seen.all("x-remote-user") == ["jane"]).unwrap();
         let expected = format!("/behind/a-prefix{THINGS}?limit=1");
         assert_eq!(seen.uri.path_and_query().unwrap().as_str(), expected);
         assert_eq!(seen.all("x-forwarded-uri"), [THINGS]);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod abuse;
+mod answers;
 mod backend;
 mod bodies;
 mod client;
@@ -14,6 +15,7 @@ mod failover;
 mod faults;
 mod forger;
 mod frames;
+mod handshakes;
 mod identity;
 mod limits;
 mod operator;
@@ -21,10 +23,12 @@ mod paths;
 mod pool;
 mod quickstart;
 mod raw;
+mod refused;
 mod registry;
 mod relay;
 mod scene;
 mod trust;
 mod unclaimed;
 mod upgrades;
+mod uploads;
 mod world;

@@ -181,7 +181,6 @@ pub(crate) struct Frame {
 impl Frame {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
-    pub(crate) const RST_STREAM: u8 = 3;
     pub(crate) const SETTINGS: u8 = 4;
     pub(crate) const PING: u8 = 6;
     pub(crate) const GOAWAY: u8 = 7;

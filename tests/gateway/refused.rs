@@ -1,0 +1,27 @@
+//! What every refusal owes its client.
+
+use crate::backend::Backend;
+use crate::client::Read;
+
+/// A refusal must name the APIService and nothing of what is inside.
+#[track_caller]
+pub(crate) fn discreet(answer: &Read, backend: &Backend) {
+    let text = answer.text();
+    assert!(text.contains("v1.things.example.com"), "{text}");
+    for secret in [&*backend.address.to_string(), "127.0.0.1", "hyper", "rustls", "h2 ", "os error", "tls handshake"] {
+        assert!(!text.contains(secret), "{secret:?} in {text}");
+    }
+}
+
+/// The reason of a refusal's first cause.
+pub(crate) fn cause(status: &serde_json::Value) -> &str {
+    status["details"]["causes"][0]["reason"].as_str().unwrap_or_default()
+}
+
+/// Asserts that a refusal says `reason`: from the attempt itself, or from a probe that was faster.
+#[track_caller]
+pub(crate) fn says(status: &serde_json::Value, reason: &str) {
+    let probed = cause(status) == "FailedDiscoveryCheck"
+        && status["message"].as_str().is_some_and(|message| message.contains(&format!(": {reason})")));
+    assert!(cause(status) == reason || probed, "{reason}: {status}");
+}
