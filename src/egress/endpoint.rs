@@ -220,7 +220,13 @@ impl Endpoint {
                     stream.0.retire();
                     not_sent(request, &failed.into_error())
                 }
-                None => lost(failed.into_error()),
+                None => {
+                    let error = failed.into_error();
+                    if refusal::is_farewell(&error) {
+                        stream.0.retire();
+                    }
+                    lost(error)
+                }
             }),
         }
     }

@@ -28,6 +28,11 @@ pub(crate) fn unprocessed(error: &hyper::Error) -> Option<DialError> {
     }
 }
 
+/// Whether the backend said goodbye to the whole connection.
+pub(super) fn is_farewell(error: &hyper::Error) -> bool {
+    source::<h2::Error>(error).is_some_and(|h2| h2.is_remote() && h2.is_go_away())
+}
+
 /// What TLS says about the end of a connection, if it does.
 pub(super) fn of_tls(error: &hyper::Error) -> Option<Failure> {
     let io = source::<io::Error>(error)?;

@@ -13,6 +13,9 @@ use crate::observe::metrics::Retry;
 
 /// How often one request may be sent. Dials that fail do not count: each takes its endpoint out.
 const ATTEMPTS: usize = 3;
+/// How many connections may turn out closed before a request is on its way: a backend that ends closes all of
+/// its connections at once.
+const STALE: usize = 10;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -58,8 +61,8 @@ pub(super) async fn exchange<'e>(
     let repeat = || copy.as_ref().and_then(|copy| copy.again(source));
     let mut next = Some(request);
     let mut why = None;
-    let mut attempts = 0;
-    while attempts < ATTEMPTS {
+    let (mut attempts, mut stale) = (0, 0);
+    while attempts < ATTEMPTS && stale < STALE {
         let Some(request) = next.take() else { break };
         let Some((index, endpoint)) = pick(&failed, &doubtful) else { break };
         if let Some(why) = why.take() {
@@ -77,7 +80,7 @@ pub(super) async fn exchange<'e>(
                 // A connection that just closed says nothing against its endpoint; a failed dial does.
                 if error.reason == "ConnectionClosed" && error.phase == DialPhase::Http {
                     why = Some(Retry::StaleConnection);
-                    attempts += 1;
+                    stale += 1;
                 } else {
                     why = Some(Retry::Connect);
                     failed.push(index);

@@ -460,3 +460,37 @@ async fn a_new_proxy_certificate_is_shown_by_new_requests_and_old_watches_go_on(
     open.lock()[0].send(data("second\n")).unwrap();
     assert_eq!(next(&mut watch).await.unwrap().unwrap(), "second\n");
 }
+
+/// A backend that ends says so on all of its connections at once, while requests are on their way to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_leaves_by_all_connections_at_once_costs_no_request() {
+    let world = World::new();
+    let everyone = Arc::new(Mutex::new(Vec::new()));
+    let kept = everyone.clone();
+    let narrow = raw::http2_with(&world, 3, move |mut stream: raw::Stream| {
+        let kept = kept.clone();
+        async move {
+            kept.lock().push(stream.connection.clone());
+            let mut body = stream.request.into_body();
+            while let Some(Ok(piece)) = body.data().await {
+                let _ = body.flow_control().release_capacity(piece.len());
+            }
+            let _ = stream.respond.send_response(Response::new(()), true);
+        }
+    })
+    .await;
+    let scene = Scene::new(world, &[&narrow], &[]);
+    let client = scene.http2().await;
+    for _ in 0..8 {
+        let all = join_all((0..24).map(|_| client.ask(request(Method::POST, THINGS, &[], "{}"))));
+        let leaving = async {
+            eventually("some to be under way", async || (everyone.lock().len() >= 6).then_some(())).await;
+            for connection in everyone.lock().drain(..) {
+                let _ = connection.send(Whole::Finish);
+            }
+        };
+        for answer in tokio::join!(all, leaving).0 {
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    }
+}

@@ -132,16 +132,30 @@ pub(crate) async fn http2<F>(world: &World, answer: impl Fn(Stream) -> F + Send 
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let answer = Arc::new(answer);
-    Backend::raw(world, Settings::http2(), move |stream| serve(stream, answer.clone())).await
+    http2_with(world, 250, answer).await
 }
 
-async fn serve<F>(stream: TlsStream<TcpStream>, answer: Arc<impl Fn(Stream) -> F>)
+/// As [`http2`], with so many streams on a connection.
+pub(crate) async fn http2_with<F>(
+    world: &World,
+    streams: u32,
+    answer: impl Fn(Stream) -> F + Send + Sync + 'static,
+) -> Backend
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let answer = Arc::new(answer);
+    Backend::raw(world, Settings::http2(), move |stream| serve(stream, streams, answer.clone())).await
+}
+
+async fn serve<F>(stream: TlsStream<TcpStream>, streams: u32, answer: Arc<impl Fn(Stream) -> F>)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let socket = std::os::fd::AsFd::as_fd(stream.get_ref().0).try_clone_to_owned().unwrap();
-    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let Ok(mut connection) = h2::server::Builder::new().max_concurrent_streams(streams).handshake(stream).await else {
+        return;
+    };
     let (sender, mut whole) = mpsc::unbounded_channel();
     // They end with the connection.
     let mut running = tokio::task::JoinSet::new();
