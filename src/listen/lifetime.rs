@@ -96,6 +96,10 @@ impl Lifetime {
         self.upgraded.store(true, Ordering::Relaxed);
     }
 
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.upgraded.load(Ordering::Relaxed)
+    }
+
     /// Tells the connection to end; a milder word after a harder one is ignored.
     pub(super) fn tell(&self, end: End) {
         if self.end.fetch_max(end as u8, Ordering::Relaxed) < end as u8 {

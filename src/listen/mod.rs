@@ -8,6 +8,7 @@ mod accept;
 mod bind;
 mod cork;
 mod lifetime;
+mod linger;
 mod proxy_protocol;
 mod serve;
 

@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::cork::Cork;
 use super::lifetime::{Active, Arriving, Connections, End, Lifetime, Tunnel};
+use super::linger::Linger;
 use super::{Incoming, Limits};
 use crate::message::{Body, BodyError};
 
@@ -136,7 +137,7 @@ async fn meet<S: Service>(
     };
     let handler = service.connection(accepted);
     drop(service);
-    let stream = Observed { stream: TokioIo::new(stream), lifetime: listed.lifetime.clone() };
+    let stream = Observed { stream: TokioIo::new(stream), lifetime: listed.lifetime.clone(), linger: None };
     if http2 {
         serve_http2(stream, handler, &limits, &listed.lifetime).await;
     } else {
@@ -303,6 +304,8 @@ impl http_body::Body for Counted {
 struct Observed<T> {
     stream: T,
     lifetime: Arc<Lifetime>,
+    /// Once our half is closed.
+    linger: Option<Linger>,
 }
 
 impl<T: Read + Unpin> Read for Observed<T> {
@@ -313,7 +316,7 @@ impl<T: Read + Unpin> Read for Observed<T> {
     }
 }
 
-impl<T: Write + Unpin> Write for Observed<T> {
+impl<T: Read + Write + Unpin> Write for Observed<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
         self.lifetime.moved();
@@ -339,6 +342,16 @@ impl<T: Write + Unpin> Write for Observed<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let this = &mut *self;
+        if this.linger.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+        }
+        // A tunnel whose one half is closed goes on reading; that is not ours to read.
+        if this.lifetime.is_upgraded() {
+            return Poll::Ready(Ok(()));
+        }
+        // Nobody told it to go: then it was closed because of what its client still sends.
+        let expecting = this.lifetime.told() == End::No;
+        this.linger.get_or_insert_with(|| Linger::new(expecting)).poll(&mut this.stream, cx)
     }
 }

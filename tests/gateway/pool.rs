@@ -272,7 +272,7 @@ async fn a_refused_stream_is_tried_again_with_its_body() {
         let turn = counted.fetch_add(1, Ordering::SeqCst);
         async move {
             let mut body = stream.request.into_body();
-            if turn % 2 == 0 {
+            if turn.is_multiple_of(2) {
                 // Some of it was read; that does not count as begun, says the backend.
                 let _ = body.data().await;
                 stream.respond.send_reset(h2::Reason::REFUSED_STREAM);
@@ -309,7 +309,7 @@ async fn a_get_whose_connection_died_goes_to_a_new_one() {
     let backend = raw::http2(&world, move |mut stream: raw::Stream| {
         let turn = turn.fetch_add(1, Ordering::SeqCst);
         async move {
-            if turn % 2 == 0 {
+            if turn.is_multiple_of(2) {
                 let _ = stream.connection.send(Whole::Cut);
             } else {
                 stream.respond.send_response(Response::new(()), true).unwrap();

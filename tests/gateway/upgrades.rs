@@ -68,7 +68,7 @@ impl Raw {
     }
 
     /// Everything up to the end of the connection.
-    async fn to_the_end(mut self) -> String {
+    async fn rest_of_it(mut self) -> String {
         while self.more().await > 0 {}
         String::from_utf8_lossy(&self.rest).into_owned()
     }
@@ -120,7 +120,7 @@ async fn a_tunnel_carries_every_byte_both_ways() {
         client.expect(&much).await;
         // Our half is closed; what the backend has still to say is not lost.
         client.stream.shutdown().await.unwrap();
-        assert_eq!(client.to_the_end().await, " and the tail");
+        assert_eq!(client.rest_of_it().await, " and the tail");
     }
     let head = heads.lock()[0].to_lowercase();
     assert!(head.starts_with(&format!("get {THINGS}/one/exec?command=sh http/1.1\r\n")), "{head}");
@@ -213,7 +213,7 @@ async fn any_other_answer_than_101_leaves_no_tunnel() {
                 // The connection does not go on: what the client sent next was meant for a tunnel.
                 assert!(head.contains("\r\nconnection: close\r\n"), "{head}");
                 client.stream.write_all(SMUGGLED.as_bytes()).await.unwrap();
-                assert_eq!(client.to_the_end().await, "its say", "{status}");
+                assert_eq!(client.rest_of_it().await, "its say", "{status}");
             }
         }
     }
@@ -368,5 +368,5 @@ async fn an_end_of_either_side_ends_the_tunnel() {
     let path = format!("{THINGS}/one/exec?what=reset");
     let mut client = Raw::ask(&scene, "GET", &path, WEBSOCKET, "").await;
     assert!(client.head().await.starts_with("http/1.1 101 "));
-    assert_eq!(client.to_the_end().await, "");
+    assert_eq!(client.rest_of_it().await, "");
 }
