@@ -87,7 +87,7 @@ impl StatusReport {
             Phase::Serving => "serving",
             Phase::Leaving => "leaving",
             Phase::Draining => "draining",
-            Phase::Ending => "ending",
+            Phase::Ending | Phase::Over => "ending",
         }
     }
 }

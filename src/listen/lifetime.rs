@@ -382,8 +382,9 @@ mod tests {
         connections.sweep(&limits(1, 1000));
         assert_eq!(listed.lifetime.told(), End::No);
         drop(active);
-        later(&listed, 4);
-        connections.sweep(&limits(1, 1000));
+        // Well before twice the limit, at which it is cut.
+        later(&listed, 210);
+        connections.sweep(&limits(200, 1000));
         assert_eq!(listed.lifetime.told(), End::Gracefully);
     }
 

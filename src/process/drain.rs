@@ -13,6 +13,8 @@ pub enum Phase {
     Draining,
     /// Watches and tunnels are ended too.
     Ending,
+    /// The time is up: whatever still runs is cut.
+    Over,
 }
 
 /// The reading side; cheap to clone.

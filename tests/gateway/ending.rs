@@ -366,6 +366,12 @@ async fn a_stuck_request_is_cut_when_its_time_is_up_and_the_log_says_so() {
         assert!(asking.await.unwrap().is_err(), "nobody answered");
     }
     gateway.said(&["some requests still run", r#""requests":2"#]).await;
+    eventually("records of both", async || {
+        let log = gateway.log();
+        let cut = log.iter().filter(|line| line.contains(r#""audit":"stuck""#) && line.contains(r#""end":"cut""#));
+        (cut.count() == 2).then_some(())
+    })
+    .await;
 }
 
 /// What became of the requests of one client under load.
@@ -434,11 +440,13 @@ async fn load(world: &World, gateway: &Gateway, pair: &Pair, kind: Kind, name: &
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_that_was_taken_is_lost_under_load() {
-    for arguments in [&["--shutdown-delay-duration=0s"][..], &["--shutdown-delay-duration=300ms"]] {
+    for (behind, arguments) in
+        [(Settings::http1(), "--shutdown-delay-duration=0s"), (Settings::http2(), "--shutdown-delay-duration=300ms")]
+    {
         let world = Arc::new(World::new());
         let reached = Arc::new(Mutex::new(BTreeMap::<String, usize>::new()));
         let counted = reached.clone();
-        let backend = Backend::start(&world, Settings::default(), move |request| {
+        let backend = Backend::start(&world, behind, move |request| {
             let id = request.headers()["audit-id"].to_str().unwrap().to_owned();
             *counted.lock().unwrap().entry(id.clone()).or_default() += 1;
             async move {
@@ -449,9 +457,7 @@ async fn no_request_that_was_taken_is_lost_under_load() {
         })
         .await;
         world.register("things.example.com", "v1", &[&backend]);
-        let mut all = vec!["--access-log=all", "--access-log-format=json"];
-        all.extend(arguments);
-        let gateway = Arc::new(world.gateway(&all));
+        let gateway = Arc::new(world.gateway(&["--access-log=all", "--access-log-format=json", arguments]));
         let jane = world.user("jane", &[]);
         let tally = Arc::new(Tally::default());
         let mut clients = tokio::task::JoinSet::new();

@@ -23,6 +23,7 @@ mod paths;
 mod pool;
 mod quickstart;
 mod raw;
+mod records;
 mod refused;
 mod registry;
 mod relay;

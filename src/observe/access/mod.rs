@@ -9,6 +9,7 @@ mod line;
 mod record;
 mod writer;
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 pub use line::Form;
@@ -44,12 +45,19 @@ pub struct Worker {
     metrics: WorkerMetrics,
     sink: Sink,
     settings: Settings,
+    /// Whether what ends without a word from now on was cut by us.
+    cutting: Cell<bool>,
 }
 
 impl Worker {
     /// The reporter of one worker thread.
     pub fn new(metrics: &Metrics, log: &AccessLog, settings: Settings) -> Rc<Worker> {
-        Rc::new(Worker { metrics: WorkerMetrics::new(metrics), sink: log.sink(), settings })
+        Rc::new(Worker { metrics: WorkerMetrics::new(metrics), sink: log.sink(), settings, cutting: Cell::new(false) })
+    }
+
+    /// From now on it is not the client who went away, it is us: the process ends and waits no longer.
+    pub fn cut(&self) {
+        self.cutting.set(true);
     }
 
     /// What this worker counts.

@@ -30,7 +30,7 @@ pub enum End {
     Timeout,
     /// The process is ending, and it was a watch or a tunnel.
     Drained,
-    /// We cut it: the client's certificate is not trusted any more.
+    /// We cut it: the client's certificate is not trusted any more, or the process could not wait longer.
     Cut,
 }
 
@@ -254,7 +254,7 @@ impl Open {
             Mode::Errors => {
                 self.refusal.is_some()
                     || self.status >= 500
-                    || matches!(self.end, End::BackendBroke | End::Timeout)
+                    || matches!(self.end, End::BackendBroke | End::Timeout | End::Cut)
                     || (took > SLOW && !self.kind().0)
             }
         }
@@ -297,6 +297,9 @@ impl Drop for Open {
         let now = Instant::now();
         let took = now - self.began;
         let body = self.answered.is_some().then(|| now - self.last);
+        if self.end == End::ClientGone && self.worker.cutting.get() {
+            self.end = End::Cut;
+        }
         self.count(took, body);
         if self.is_written(took) {
             self.worker.sink.write(|out| self.write(out, took, body));

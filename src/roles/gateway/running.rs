@@ -13,7 +13,7 @@ use crate::config::gateway::Shutdown;
 use crate::observe::access::AccessLog;
 use crate::process::{Drainer, Phase};
 
-/// What watches and tunnels get, once cut, to say so to both sides.
+/// What is cut gets this long to say so to both sides, and in its record.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A running gateway.
@@ -117,6 +117,9 @@ impl Running {
         if !early && tokio::time::timeout(left, &mut rest).await.is_err() {
             let running = shared.reading.running.count() + shared.mutating.running.count();
             tracing::warn!(requests = running, "ending although some requests still run: their time is up");
+            drainer.advance(Phase::Over);
+            // For their records.
+            let _ = tokio::time::timeout(LAST_WORDS, &mut rest).await;
         }
     }
 }

@@ -122,8 +122,8 @@ impl Worker {
     ) {
         let limits = Rc::new(limits);
         let mut round = tokio::time::interval(ROUND);
-        let (mut drain, mut end) = (self.shared.drain.clone(), self.shared.drain.clone());
-        let (mut draining, mut ending, mut open) = (None, false, true);
+        let [mut drain, mut end, mut over] = std::array::from_fn(|_| self.shared.drain.clone());
+        let (mut draining, mut ending, mut cut, mut open) = (None, false, false, true);
         loop {
             tokio::select! {
                 arrived = incoming.recv(), if open => match arrived {
@@ -146,6 +146,11 @@ impl Worker {
                 () = end.reached(Phase::Ending), if !ending => {
                     ending = true;
                     self.streams.end();
+                }
+                () = over.reached(Phase::Over), if !cut => {
+                    cut = true;
+                    self.reports.cut();
+                    connections.cut();
                 }
             }
             // Who is still shaking hands was let in before the port closed; who does not go on is not waited for.
