@@ -300,3 +300,43 @@ async fn no_secret_reaches_a_log() {
         assert!(!text.contains("sesame-") && !text.contains(key), "{path}: {text}");
     }
 }
+
+/// Endpoints come and go all day: what is gone must not be counted for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_endpoint_is_shown_as_ejected_and_forgotten_when_it_goes() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let dead = Backend::start(&world, Settings::default(), async |_| json(200, "{}")).await.stop().await;
+    let both = world.manifests("things.example.com", "v1", &[dead, backend.address], "");
+    world.registry("v1.things.example.com.yaml", &both);
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    let labels = |address| format!("{{apiservice=\"v1.things.example.com\",endpoint=\"{address}\"}}");
+    let ejected = format!("narthex_endpoint_ejected{}", labels(dead));
+    eventually("the ejection", async || {
+        assert_eq!(client.get(THINGS).await.status, 200, "another endpoint is asked");
+        (sample(&gateway, &ejected).await == Some(1.0)).then_some(())
+    })
+    .await;
+    let report = admin(&gateway, get("/status.json", &[])).await.json();
+    let endpoints = report["apiservices"][0]["endpoints"].as_array().unwrap();
+    let state = |address: std::net::SocketAddr| {
+        endpoints.iter().find(|one| one["address"] == address.to_string()).unwrap()["state"].clone()
+    };
+    assert_eq!((state(dead), state(backend.address)), (value!("ejected"), value!("ready")));
+
+    world.register("things.example.com", "v1", &[&backend]);
+    eventually("the endpoint to be forgotten", async || {
+        assert_eq!(client.get(THINGS).await.status, 200);
+        let text = admin(&gateway, get("/metrics", &[])).await.text();
+        (!text.contains(&dead.to_string())).then_some(())
+    })
+    .await;
+    std::fs::remove_file(world.path("registry/v1.things.example.com.yaml")).unwrap();
+    eventually("all of its metrics to go", async || {
+        let text = admin(&gateway, get("/metrics", &[])).await.text();
+        let left = text.lines().any(|line| line.contains("apiservice=\"") || line.contains("{name=\"v1.things"));
+        (!left).then_some(())
+    })
+    .await;
+}

@@ -184,6 +184,7 @@ impl Worker {
     /// Tells the metrics what the connections to backends do.
     fn tell(&self) {
         let mut told = self.told.borrow_mut();
+        let mut gone = std::mem::take(&mut *self.failed.borrow_mut());
         let mut now: HashMap<Told, (Rc<metrics::Endpoint>, usize)> = HashMap::new();
         for (_, backend) in self.backends.borrow().by_route.values() {
             let service = &backend.api_service().name;
@@ -192,11 +193,11 @@ impl Worker {
                 let address = counts.address();
                 let failed = report.failure.is_some();
                 // Each worker speaks of what it saw change; one that never failed has nothing to say.
-                if self.failed.borrow_mut().insert((service.clone(), address.to_owned()), failed).unwrap_or(false)
-                    != failed
-                {
+                let key = (service.clone(), address.to_owned());
+                if gone.remove(&key).unwrap_or(false) != failed {
                     self.shared.metrics.endpoint_ejected(service, address, failed);
                 }
+                self.failed.borrow_mut().insert(key, failed);
                 let protocol = match report.protocol {
                     Some(egress::Protocol::Http2) => metrics::Protocol::Http2,
                     Some(egress::Protocol::Http1) => metrics::Protocol::Http1,
@@ -208,6 +209,9 @@ impl Worker {
                     now.insert((service.clone(), address.to_owned(), protocol, state), (counts.clone(), count));
                 }
             }
+        }
+        for (service, address) in gone.into_keys() {
+            self.shared.metrics.endpoint_is_gone(&service, &address);
         }
         told.retain(|key, _| now.contains_key(key));
         for (key, (counts, count)) in now {
