@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::{Answer, Backend, Settings, Writer, data, json, told};
-use crate::client::{Client, connect, get, handshake, next, read, story};
+use crate::client::{Client, connect, get, handshake, next, read, request, story};
 use crate::world::{Gateway, PATIENCE, Pair, World, eventually};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
@@ -408,7 +409,9 @@ async fn load(world: &World, gateway: &Gateway, pair: &Pair, kind: Kind, name: &
         loop {
             number += 1;
             let id = format!("{name}-{number}");
-            match client.send(get(THINGS, &[("audit-id", &id)])).await {
+            // A request with a body is never sent twice.
+            let (method, body) = if number % 2 == 0 { (Method::POST, "{}") } else { (Method::GET, "") };
+            match client.send(request(method, THINGS, &[("audit-id", &id)], body)).await {
                 Ok(response) => {
                     let closing = response.headers().get("connection").is_some_and(|value| value == "close");
                     let answer = read(response).await;

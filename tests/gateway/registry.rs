@@ -328,3 +328,29 @@ async fn groups_and_versions_stand_in_the_order_of_their_priorities() {
     let last = wanted(&["b.example.com: v1", "a.example.com: v1", "z.example.com: v1 v2alpha1 v10 v2"]);
     eventually("the last order", async || (order().await == last).then_some(())).await;
 }
+
+/// Tools that replace a whole folder at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_replaced_is_followed() {
+    let world = World::new();
+    let (one, two) = (named(&world, Settings::default(), "one").await, named(&world, Settings::default(), "two").await);
+    let registry = world.path("registry");
+    world.register("things.example.com", "v1", &[&one]);
+    let gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    assert_eq!(client.get(THINGS).await.text(), "one");
+    std::fs::rename(&registry, world.path("away")).unwrap();
+    // Gone is a mistake, not an empty registry.
+    eventually("the mistake to show", async || {
+        let report = admin(&gateway, get("/status.json", &[])).await.json();
+        (report["registryProblems"] != serde_json::json!([])).then_some(())
+    })
+    .await;
+    assert_eq!(client.get(THINGS).await.text(), "one");
+    std::fs::create_dir(&registry).unwrap();
+    world.register("things.example.com", "v1", &[&two]);
+    eventually("the new directory", async || (client.get(THINGS).await.text() == "two").then_some(())).await;
+    world.register("things.example.com", "v1", &[&one]);
+    eventually("a change in it", async || (client.get(THINGS).await.text() == "one").then_some(())).await;
+}
