@@ -1,16 +1,11 @@
 //! The end of the gateway: what was taken is finished, what can go elsewhere is told so, and nothing is lost.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-
-use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::{Answer, Backend, Settings, Writer, data, json, told};
-use crate::client::{Client, connect, get, handshake, next, read, request, story};
+use crate::client::{Client, connect, get, handshake, next, read};
 use crate::world::{Gateway, PATIENCE, Pair, World, eventually};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
@@ -341,6 +336,34 @@ async fn tunnels_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_gets_its_answer_whole() {
+    let world = World::new();
+    let body = "0123456789abcdef".repeat(500_000);
+    let sent = body.clone();
+    let backend = Backend::start(&world, Settings::default(), move |_| {
+        let answer = json(200, &sent);
+        async { answer }
+    })
+    .await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let mut gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let mut answers = Vec::new();
+    for client in
+        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+    {
+        answers.push(client.send(get(THINGS, &[])).await.unwrap());
+    }
+    gateway.signal("TERM");
+    port_closed(&gateway).await;
+    for answer in answers {
+        let answer = read(answer).await;
+        assert!(answer.whole && answer.body == body.as_bytes(), "{} of {} bytes", answer.body.len(), body.len());
+    }
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stuck_request_is_cut_when_its_time_is_up_and_the_log_says_so() {
     let world = World::new();
     let (backend, _gate) = gated(&world).await;
@@ -373,129 +396,4 @@ async fn a_stuck_request_is_cut_when_its_time_is_up_and_the_log_says_so() {
         (cut.count() == 2).then_some(())
     })
     .await;
-}
-
-/// What became of the requests of one client under load.
-#[derive(Default)]
-struct Tally {
-    /// Answered as they should be.
-    answered: Mutex<BTreeSet<String>>,
-    /// Not answered, and why the client may try again.
-    excused: Mutex<BTreeMap<String, String>>,
-    /// Not answered although they should have been.
-    lost: Mutex<Vec<String>>,
-    running: AtomicUsize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Kind {
-    http1: bool,
-    kept: bool,
-}
-
-/// Asks without a pause until the port is closed, and writes down what became of each request.
-async fn load(world: &World, gateway: &Gateway, pair: &Pair, kind: Kind, name: &str, tally: &Tally) {
-    tally.running.fetch_add(1, Ordering::Relaxed);
-    let mut number = 0;
-    'connections: loop {
-        let Ok(socket) = TcpStream::connect(gateway.address).await else { break };
-        let protocols = if kind.http1 { ["http/1.1"] } else { ["h2"] };
-        let Ok(stream) = handshake(world, socket, Some(pair), &protocols).await else {
-            // The kernel took it in the instant the port closed: no request was on it.
-            continue;
-        };
-        let client = Client::over(stream, kind.http1).await;
-        let mut first = true;
-        loop {
-            number += 1;
-            let id = format!("{name}-{number}");
-            // A request with a body is never sent twice.
-            let (method, body) = if number % 2 == 0 { (Method::POST, "{}") } else { (Method::GET, "") };
-            match client.send(request(method, THINGS, &[("audit-id", &id)], body)).await {
-                Ok(response) => {
-                    let closing = response.headers().get("connection").is_some_and(|value| value == "close");
-                    let answer = read(response).await;
-                    if answer.status == 200 && answer.whole && answer.text() == id {
-                        tally.answered.lock().unwrap().insert(id);
-                    } else {
-                        tally.lost.lock().unwrap().push(format!("{id}: {} {:?}", answer.status, answer.text()));
-                    }
-                    if !kind.kept || closing {
-                        continue 'connections;
-                    }
-                }
-                Err(error) => {
-                    let text = story(&error);
-                    // HTTP/2 clients are told by GOAWAY, which may come before their first request.
-                    if first && kind.http1 {
-                        tally.lost.lock().unwrap().push(format!("{id}: on a new connection: {text}"));
-                    } else {
-                        tally.excused.lock().unwrap().insert(id, text);
-                    }
-                    continue 'connections;
-                }
-            }
-            first = false;
-        }
-    }
-    tally.running.fetch_sub(1, Ordering::Relaxed);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_request_that_was_taken_is_lost_under_load() {
-    for (behind, arguments) in
-        [(Settings::http1(), "--shutdown-delay-duration=0s"), (Settings::http2(), "--shutdown-delay-duration=300ms")]
-    {
-        let world = Arc::new(World::new());
-        let reached = Arc::new(Mutex::new(BTreeMap::<String, usize>::new()));
-        let counted = reached.clone();
-        let backend = Backend::start(&world, behind, move |request| {
-            let id = request.headers()["audit-id"].to_str().unwrap().to_owned();
-            *counted.lock().unwrap().entry(id.clone()).or_default() += 1;
-            async move {
-                // Requests are always on their way when the end comes.
-                tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(0..20))).await;
-                json(200, &id)
-            }
-        })
-        .await;
-        world.register("things.example.com", "v1", &[&backend]);
-        let gateway = Arc::new(world.gateway(&["--access-log=all", "--access-log-format=json", arguments]));
-        let jane = world.user("jane", &[]);
-        let tally = Arc::new(Tally::default());
-        let mut clients = tokio::task::JoinSet::new();
-        for number in 0..12 {
-            let kind = Kind { http1: number % 2 == 0, kept: number % 4 < 2 };
-            let (world, gateway, jane, tally) = (world.clone(), gateway.clone(), jane.clone(), tally.clone());
-            clients.spawn(async move { load(&world, &gateway, &jane, kind, &format!("c{number}"), &tally).await });
-        }
-        eventually("load", async || (tally.answered.lock().unwrap().len() > 300).then_some(())).await;
-        gateway.signal("TERM");
-        while clients.join_next().await.is_some() {}
-        let mut gateway = Arc::into_inner(gateway).unwrap();
-        assert_eq!(gateway.ended().await.code(), Some(0));
-
-        let (answered, excused) = (tally.answered.lock().unwrap(), tally.excused.lock().unwrap());
-        let reached = reached.lock().unwrap();
-        let lost = tally.lost.lock().unwrap();
-        assert!(lost.is_empty(), "{lost:?}");
-        for (id, why) in excused.iter() {
-            assert!(!reached.contains_key(id), "{id} was taken and not answered: {why}");
-        }
-        for id in answered.iter() {
-            assert_eq!(reached.get(id), Some(&1), "{id}");
-        }
-        assert_eq!(reached.len(), answered.len());
-        // One record a request.
-        let mut recorded = BTreeMap::<String, usize>::new();
-        for line in gateway.log() {
-            let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-            if line["kind"] == "access" && line["status"] == 200 && line["end"] == "complete" {
-                *recorded.entry(line["audit"].as_str().unwrap().to_owned()).or_default() += 1;
-            }
-        }
-        for id in answered.iter() {
-            assert_eq!(recorded.get(id), Some(&1), "record of {id}");
-        }
-    }
 }

@@ -18,6 +18,7 @@ mod frames;
 mod handshakes;
 mod identity;
 mod limits;
+mod load;
 mod operator;
 mod paths;
 mod pool;

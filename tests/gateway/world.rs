@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -277,8 +277,4 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Opt
         assert!(Instant::now() < until, "waited in vain for {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-pub(crate) fn exists(path: &Path) -> bool {
-    path.exists()
 }
