@@ -297,6 +297,32 @@ async fn within_the_grace_an_event_that_began_is_finished() {
     assert_eq!(gateway.ended().await.code(), Some(0));
 }
 
+/// Half a log must not look like the whole of it, wherever it is cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_followed_breaks() {
+    let world = World::new();
+    let (_backend, mut writers) = told_things(&world, Settings::default()).await;
+    let mut gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let mut logs = Vec::new();
+    for client in
+        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+    {
+        let path = format!("{THINGS}/a/log?follow=true");
+        let asking = tokio::spawn(async move { client.send(get(&path, &[])).await.unwrap() });
+        let writer = writers.recv().await.unwrap();
+        writer.send(data("a line\n")).unwrap();
+        let mut body = asking.await.unwrap().into_body();
+        assert_eq!(next(&mut body).await.unwrap().unwrap(), "a line\n");
+        logs.push((body, writer));
+    }
+    gateway.signal("INT");
+    for (mut body, _writer) in logs {
+        assert!(next(&mut body).await.unwrap().is_err());
+    }
+    assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tunnels_end() {
     let world = World::new();
