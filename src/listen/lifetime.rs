@@ -153,12 +153,12 @@ impl Lifetime {
         if first_byte == 0 && self.told() == End::Gracefully && past(since, silence) {
             return End::Now;
         }
-        // Told to go, it has as long again, but not for ever.
-        if past(idle, limits.idle_timeout + limits.idle_timeout.min(Duration::from_secs(10))) {
-            return End::Now;
-        }
         if past(idle, limits.idle_timeout) {
-            return End::Gracefully;
+            // Told to go, it has as long again, but not for ever.
+            let told_at = self.told_at.load(Ordering::Relaxed).max(idle);
+            let ignored =
+                self.told() == End::Gracefully && past(told_at, limits.idle_timeout.min(Duration::from_secs(10)));
+            return if ignored { End::Now } else { End::Gracefully };
         }
         End::No
     }
