@@ -130,7 +130,14 @@ pub async fn send(
     rewrite::response(&mut parts.headers, origin.audit_id);
     record.status(parts.status.as_u16());
     let limit = match timeout {
-        Some(timeout) => Limit::Deadline(began + timeout),
+        Some(timeout) => {
+            // The connection holds the client to it too: hyper asks a body for nothing while its client takes
+            // nothing.
+            if !from.is_end_stream() {
+                connection.answer_by(began + timeout);
+            }
+            Limit::Deadline(began + timeout)
+        }
         None if info.verb == "watch" && is_json(&parts.headers) => Limit::Watch(streams.enter()),
         None => Limit::Process(streams.enter()),
     };

@@ -37,6 +37,8 @@ pub(super) struct Lifetime {
     /// `moved` at the last sweep, and since when (milliseconds since `epoch`) it has stood still.
     stood: (AtomicU32, AtomicU64),
     waker: AtomicWaker,
+    /// Milliseconds since `epoch` plus one by which the answer being made must be taken; 0 for none.
+    answer_by: AtomicU64,
     tunnelling: AtomicBool,
     tunnel_waker: AtomicWaker,
 }
@@ -107,6 +109,27 @@ impl Lifetime {
             self.waker.wake();
             self.tunnel_waker.wake();
         }
+    }
+
+    /// The answer that is being made in this poll of its task must be taken by `at`.
+    pub(super) fn answer_by(&self, at: Instant) {
+        let at = at.saturating_duration_since(self.epoch).as_millis() as u64;
+        self.answer_by.store(at + 1, Ordering::Relaxed);
+    }
+
+    /// What [`Lifetime::answer_by`] said in this poll, once.
+    pub(super) fn take_answer_by(&self) -> Option<Instant> {
+        // Only this connection's thread writes it: most polls need no more than a look.
+        if self.answer_by.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let at = self.answer_by.swap(0, Ordering::Relaxed) - 1;
+        Some(self.epoch + Duration::from_millis(at))
+    }
+
+    /// The number of the request that runs, if one does (HTTP/1.1: there is never a second).
+    pub(super) fn running(&self) -> Option<u64> {
+        (self.active.load(Ordering::Relaxed) > 0).then(|| self.served.load(Ordering::Relaxed))
     }
 
     /// Resolves when no tunnel is left of the connection.
@@ -278,6 +301,7 @@ impl Connections {
             moved: AtomicU32::new(0),
             stood: (AtomicU32::new(0), AtomicU64::new(self.0.epoch.elapsed().as_millis() as u64)),
             waker: AtomicWaker::new(),
+            answer_by: AtomicU64::new(0),
             tunnelling: AtomicBool::new(false),
             tunnel_waker: AtomicWaker::new(),
         });

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -16,6 +17,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::cork::Cork;
@@ -51,6 +53,12 @@ impl Closer {
     /// At once, with all that runs on it.
     pub fn cut(&self) {
         self.0.tell(End::Now);
+    }
+
+    /// The answer that is about to be given must be taken by `at`: whoever does not read it is not waited for.
+    /// Without this word an answer of unknown length, such as a watch, has all the time there is.
+    pub fn answer_by(&self, at: Instant) {
+        self.0.answer_by(at);
     }
 
     /// What the connection is about to become behind an upgrade.
@@ -156,8 +164,8 @@ async fn serve_http2<H: Handler + 'static>(
     lifetime: &Arc<Lifetime>,
 ) {
     let cork = Cork::new(stream);
-    let service = Requests { handler, lifetime: lifetime.clone() };
-    let connection = hyper::server::conn::http2::Builder::new(LocalExecutor)
+    let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
+    let connection = hyper::server::conn::http2::Builder::new(LocalExecutor(lifetime.clone()))
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.http2_max_streams)
         .max_header_list_size(limits.max_request_header_bytes)
@@ -193,7 +201,7 @@ async fn serve_http1<H: Handler + 'static>(
     limits: &Limits,
     lifetime: &Arc<Lifetime>,
 ) {
-    let service = Requests { handler, lifetime: lifetime.clone() };
+    let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
         // As net/http, which forgives that much beyond the limit.
@@ -203,6 +211,8 @@ async fn serve_http1<H: Handler + 'static>(
         .with_upgrades();
     let mut connection = std::pin::pin!(connection);
     let mut finishing = false;
+    // The request whose answer must be taken, and until when.
+    let mut bound: Option<(Option<u64>, Pin<Box<Sleep>>)> = None;
     poll_fn(move |cx| {
         lifetime.register(cx.waker());
         loop {
@@ -211,6 +221,16 @@ async fn serve_http1<H: Handler + 'static>(
             }
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
+            }
+            if let Some(at) = lifetime.take_answer_by() {
+                bound = Some((lifetime.running(), until(at)));
+            }
+            if let Some((request, sleep)) = &mut bound {
+                if request.is_none() || *request != lifetime.running() {
+                    bound = None;
+                } else if sleep.as_mut().poll(cx).is_ready() {
+                    return Poll::Ready(());
+                }
             }
             // Only now, and not before the first request: hyper closes at once what looks idle to it, also when a
             // request already waits to be read or has come in part. Whoever sends none is cut by the sweep.
@@ -227,16 +247,49 @@ async fn serve_http1<H: Handler + 'static>(
 /// A user of a front proxy arrives with a line for every group, so hyper's 100 lines are too few.
 const HTTP1_MAX_HEADERS: usize = 256;
 
-/// Runs hyper's tasks on this thread.
-#[derive(Clone)]
-struct LocalExecutor;
+/// Beyond the time an answer has: its own body ends it in better order, if anybody asks it.
+const GRACE: Duration = Duration::from_secs(1);
 
-impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor
-where
-    F::Output: 'static,
-{
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
+fn until(at: Instant) -> Pin<Box<Sleep>> {
+    Box::pin(tokio::time::sleep_until((at + GRACE).into()))
+}
+
+/// Runs hyper's tasks on this thread: one for each HTTP/2 stream.
+#[derive(Clone)]
+struct LocalExecutor(Arc<Lifetime>);
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for LocalExecutor {
+    fn execute(&self, stream: F) {
+        tokio::task::spawn_local(Bounded { stream, lifetime: self.0.clone(), bound: None });
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A stream whose answer must be taken in time. hyper asks a body for nothing while the client has no window
+    /// for it, so that the body's own deadline would never be seen; dropped, the stream is reset.
+    struct Bounded<F> {
+        #[pin]
+        stream: F,
+        lifetime: Arc<Lifetime>,
+        bound: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<F: Future> Future for Bounded<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        let over = this.stream.poll(cx).is_ready();
+        // Taken in any case: it was this stream's, not the next one's.
+        let at = this.lifetime.take_answer_by();
+        if over {
+            return Poll::Ready(());
+        }
+        if let Some(at) = at {
+            *this.bound = Some(until(at));
+        }
+        this.bound.as_mut().map_or(Poll::Pending, |sleep| sleep.as_mut().poll(cx))
     }
 }
 
@@ -244,6 +297,8 @@ where
 struct Requests<H> {
     handler: Rc<H>,
     lifetime: Arc<Lifetime>,
+    /// How long an answer that is all at hand may wait to be taken.
+    patience: Duration,
 }
 
 impl<H: Handler + 'static> hyper::service::Service<Request<hyper::body::Incoming>> for Requests<H> {
@@ -252,7 +307,11 @@ impl<H: Handler + 'static> hyper::service::Service<Request<hyper::body::Incoming
     type Future = Answer;
 
     fn call(&self, request: Request<hyper::body::Incoming>) -> Answer {
-        Answer { answer: self.handler.clone().handle(request), active: Some(self.lifetime.begin()) }
+        Answer {
+            answer: self.handler.clone().handle(request),
+            active: Some(self.lifetime.begin()),
+            patience: self.patience,
+        }
     }
 }
 
@@ -260,6 +319,7 @@ impl<H: Handler + 'static> hyper::service::Service<Request<hyper::body::Incoming
 struct Answer {
     answer: Pin<Box<dyn Future<Output = Response<Body>>>>,
     active: Option<Active>,
+    patience: Duration,
 }
 
 impl Future for Answer {
@@ -272,6 +332,9 @@ impl Future for Answer {
             && let Some(Active(lifetime)) = &active
         {
             lifetime.upgraded();
+        }
+        if let (Body::Full(_), Some(Active(lifetime))) = (response.body(), &active) {
+            lifetime.answer_by(Instant::now() + self.patience);
         }
         Poll::Ready(Ok(response.map(|body| Counted { body, _active: active })))
     }

@@ -139,6 +139,9 @@ async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
     let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&jane), &[]).await;
     let mut half = Frames::open(&scene.world, &scene.gateway, Some(&jane), &[]).await;
     assert!(half.send(&frame(frames::HEADERS, 0, 1, &[0x82])).await);
+    // Nobody in particular, who asks and takes no answer.
+    let mut deaf = Frames::open(&scene.world, &scene.gateway, None, &[(4, 0)]).await;
+    assert!(deaf.send(&frames::get(1, "/livez", &[])).await);
     let mut silent = connect(&scene.world, scene.gateway.address, None, &["h2"]).await;
     let waiting = tokio::spawn({
         let busy = busy.clone();
@@ -151,6 +154,8 @@ async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
     assert!(frames.find(|_| false).await.is_none());
     assert!(half.find(|_| false).await.is_none());
     rest(&mut silent).await;
+    assert_eq!(deaf.answer(1).await, Answered::Status(200));
+    assert!(deaf.find(|_| false).await.is_none());
     assert!(!waiting.is_finished());
     scene.release.send(true).unwrap();
     assert_eq!(waiting.await.unwrap().status, 200);
@@ -351,7 +356,8 @@ async fn the_proxy_protocol_names_the_client() {
     let v1 = &b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 6443\r\n"[..];
     let local = &b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"[..];
     let here = "127.0.0.1";
-    let cases: &[(&str, &str, &[(&[u8], Option<&str>)])] = &[
+    type Connections<'c> = &'c [(&'c [u8], Option<&'c str>)];
+    let cases: &[(&str, &str, Connections<'_>)] = &[
         (
             "required",
             "127.0.0.0/8",
@@ -418,4 +424,44 @@ async fn a_slow_body_is_not_a_slow_header() {
     let mut head = [0; 12];
     slow.read_exact(&mut head).await.unwrap();
     assert_eq!(&head, b"HTTP/1.1 200");
+}
+
+/// A place that is never given back would shut everybody out.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_nobody_takes_ends_with_its_time() {
+    let world = World::new();
+    let large = "x".repeat(8 << 20);
+    let backend = Backend::start(&world, Settings::default(), move |_| {
+        let answer = json(200, &large);
+        async { answer }
+    })
+    .await;
+    let annotations = "  annotations: {narthex.dev/max-inflight: \"100\"}";
+    world.registry("things.yaml", &world.manifests("things.example.com", "v1", &[backend.address], annotations));
+    let gateway = world.gateway(&["--request-timeout=1s", "--max-requests-inflight=1"]);
+    let jane = world.user("jane", &[]);
+    let tom = Client::http2(&world, &gateway, Some(&world.user("tom", &[]))).await;
+    let place = async || {
+        crate::world::eventually("a place", async || {
+            let answer = tom.get("/version").await;
+            assert!(matches!(answer.status.as_u16(), 200 | 429), "{}", answer.text());
+            (answer.status == 200).then_some(())
+        })
+        .await;
+    };
+    // HTTP/2: no window for this stream; others of the connection go on.
+    let mut frames = Frames::open(&world, &gateway, Some(&jane), &[(4, 0)]).await;
+    assert!(frames.send(&frames::get(1, THINGS, &[])).await);
+    assert_eq!(frames.answer(1).await, Answered::Status(200));
+    tom.get("/version").await.refused(429, "TooManyRequests");
+    assert!(matches!(frames.answer(1).await, Answered::Reset(_)));
+    place().await;
+    assert!(frames.send(&frames::get(3, "/livez", &[])).await);
+    assert_eq!(frames.answer(3).await, Answered::Status(200));
+    // HTTP/1.1: the answer fills what the kernel holds.
+    let mut deaf = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+    deaf.write_all(format!("GET {THINGS} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+    crate::world::eventually("the request", async || (backend.seen().len() == 2).then_some(())).await;
+    place().await;
+    drop(deaf);
 }
