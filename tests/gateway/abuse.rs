@@ -638,3 +638,93 @@ async fn bodies_that_never_come_hold_nobody_up() {
     assert_eq!(siege.bystander.ask(post).await.status, 200);
     siege.repelled(64 << 10).await;
 }
+
+/// Lists that are read to find one word in them, as long as a header may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_lists_are_read_in_reasonable_time() {
+    let siege = Siege::of(&[]).await;
+    let list = |word: &str| word.repeat(900_000 / word.len());
+    let cases = [
+        ("accept", list("application/json;q=0.1,")),
+        ("accept", list("a/b;c=d;e=f;g=\"h,\\\"\",")),
+        ("accept", list(",")),
+        ("accept", list(";")),
+        ("accept", list("\"")),
+        ("connection", list("x-a,")),
+        ("connection", list("x-remote-user,")),
+        ("te", list("trailers;q=0,")),
+        ("sec-websocket-protocol", list("base64url.bearer.authorization.k8s.io.eA,")),
+        ("authorization", format!("Bearer {}", list("x "))),
+        ("x-forwarded-for", list("10.0.0.1, ")),
+        ("upgrade", list("h2c,")),
+    ];
+    let long = "a%3Db,".repeat(9_000);
+    for (name, value) in &cases {
+        let bytes = format!(
+            "GET {THINGS} HTTP/1.1\r\nHost: localhost\r\n{name}: {value}\r\nConnection: close, upgrade\r\n\r\n"
+        );
+        let answer = siege.closed_after(bytes.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 "), "{name}");
+    }
+    for query in [
+        format!("fieldSelector={long}"),
+        format!("labelSelector={long}"),
+        format!("labelSelector=a+in+({}", "(".repeat(60_000)),
+        format!("watch=1{}", "&watch=0".repeat(7_000)),
+        "&".repeat(60_000),
+        "%26;".repeat(15_000),
+    ] {
+        let bytes = format!("GET {THINGS}?{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let answer = siege.closed_after(bytes.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 "), "{}", shown(query.as_bytes()));
+    }
+    for path in ["/a".repeat(30_000), "/%61".repeat(15_000), format!("{THINGS}{}", "/x".repeat(30_000))] {
+        let bytes = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        assert!(siege.closed_after(bytes.as_bytes()).await.starts_with("HTTP/1.1 "));
+    }
+    siege.repelled(64 << 10).await;
+}
+
+/// A line of the log is one event, whatever a client calls itself; and no client makes up a metric.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_says_does_not_write_our_log_or_our_metrics() {
+    let siege = Siege::of(&["--access-log=all", "--access-log-format=json"]).await;
+    let proxy = siege.world.front_proxy("outer-proxy");
+    let client = Client::http1(&siege.world, &siege.gateway, Some(&proxy)).await;
+    let metrics = async || siege.bystander.get("/metrics").await.text();
+    for number in 0..40 {
+        let name = format!("wicked{number}\"}} \\n \u{1b}[31m{{evil=\"x\"");
+        let name = name.replace('\u{1b}', "\u{9b}");
+        let path =
+            format!("/apis/wicked{number}.example.com/v1wicked{number}/namespaces/wicked{number}/wicked{number}s");
+        let lines = [
+            ("x-remote-user", name.as_str()),
+            ("x-remote-group", name.as_str()),
+            ("x-remote-extra-wicked", name.as_str()),
+            ("user-agent", name.as_str()),
+            ("audit-id", name.as_str()),
+            ("accept", name.as_str()),
+        ];
+        let method = Method::from_bytes(format!("WICKED{number}").as_bytes()).unwrap();
+        for (method, path) in [
+            (Method::GET, path.as_str()),
+            (method, path.as_str()),
+            (Method::GET, &format!("{THINGS}/wicked{number}/wicked{number}?dryRun=wicked{number}")),
+            (Method::GET, &format!("/wicked{number}/%22%0a%1b[31m")),
+        ] {
+            let answer = client.ask(request(method, path, &lines, "")).await;
+            assert!(answer.status.as_u16() < 500, "{}", answer.text());
+        }
+    }
+    // The access record of the last is written.
+    siege.gateway.said(&["wicked39/%22%0a%1b[31m"]).await;
+    for line in siege.gateway.log() {
+        let parsed: Result<serde_json::Value, _> = serde_json::from_str(&line);
+        assert!(parsed.is_ok_and(|it| it.is_object()), "{line}");
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+    }
+    let metrics = metrics().await;
+    let made_up = metrics.lines().find(|line| line.to_lowercase().contains("wicked"));
+    assert!(made_up.is_none(), "{made_up:?}");
+    siege.repelled(64 << 10).await;
+}
