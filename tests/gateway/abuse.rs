@@ -728,3 +728,27 @@ async fn what_a_client_says_does_not_write_our_log_or_our_metrics() {
     assert!(made_up.is_none(), "{made_up:?}");
     siege.repelled(64 << 10).await;
 }
+
+/// Requests in one breath are answered one after another, and no faster than their answers are taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn pipelined_requests_wait_for_their_turn() {
+    let siege = Siege::of(&[]).await;
+    let one = format!("GET {THINGS} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let last = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n{}", smuggled());
+    let answers = siege.closed_after((one.repeat(50) + &last).as_bytes()).await;
+    assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 51);
+    assert!(answers.ends_with("\r\n\r\nok"), "what came behind the last request was answered");
+    // Nobody listens.
+    let mut deaf = connect(&siege.world, siege.gateway.address, Some(&siege.attacker), &["http/1.1"]).await;
+    let flood = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1_000);
+    let push = async {
+        for _ in 0..200 {
+            if deaf.write_all(flood.as_bytes()).await.is_err() {
+                break;
+            }
+        }
+    };
+    // Either all of it fits into what the kernel holds, or we are held back.
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), push).await;
+    siege.repelled(64 << 10).await;
+}

@@ -113,6 +113,8 @@ async fn ordinary_paths_and_queries_arrive_as_they_were_asked() {
     {
         crossing.arrives(target, target).await;
     }
+    assert_eq!(crossing.http1(Some(&crossing.jane), "GET", GREETINGS.as_bytes()).await, 200);
+    assert_eq!(crossing.greetings.last().uri.path(), GREETINGS);
     // Odd spellings of what nobody doubts.
     for target in ["/%61pis/things.example.com/v1/things", "/apis/things%2Eexample.com/%761/things"] {
         let (before, _) = crossing.arrived();
