@@ -3,7 +3,7 @@
 use http::Method;
 
 use crate::backend::{Backend, Settings, data, json, streamed};
-use crate::client::{Client, get, next, request};
+use crate::client::{Client, connect, get, next, request};
 use crate::world::World;
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
@@ -90,5 +90,29 @@ async fn a_watch_streams_event_by_event_and_breaks_when_the_backend_does() {
             sender.send(Err(std::io::Error::other("gone"))).unwrap();
             assert!(next(&mut body).await.unwrap().is_err(), "a broken watch must not look like one that ended");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_before_the_end_of_the_body_reaches_a_client_that_sends_on() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let world = World::new();
+    for settings in [Settings::http1(), Settings::http2()] {
+        let backend = Backend::start(&world, settings, async |_| json(413, r#"{"kind":"Status"}"#)).await;
+        world.register("things.example.com", "v1", &[&backend]);
+        let gateway = world.gateway(&[]);
+        let jane = world.user("jane", &[]);
+        let mut stream = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+        // More than the sockets hold: a connection that was reset would not take it.
+        let body = vec![b'x'; 8 << 20];
+        let head = format!("POST {THINGS} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&body).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(br#"{"kind":"Status"}"#) {
+            let read = stream.read_buf(&mut answer).await.unwrap();
+            assert!(read > 0, "the end after {}", String::from_utf8_lossy(&answer));
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 413 "), "{}", String::from_utf8_lossy(&answer));
     }
 }
