@@ -227,11 +227,13 @@ mod tests {
             let body = text(get(path, &[(ACCEPT, accept)]));
             assert!(body.starts_with(&format!("{{\"kind\":\"{kind}\"")), "{path}: {body}");
         }
+        let own = text(get("/apis/apiregistration.k8s.io/v1", &[]));
+        assert!(own.contains("\"kind\":\"APIResourceList\""), "{own}");
         for other in [
             "/",
             "",
             "/apis/unknown.dev",
-            "/apis/apiregistration.k8s.io/v1",
+            "/apis/apiregistration.k8s.io/v2",
             "/api/v1",
             "/apisx",
             "/version",
