@@ -133,7 +133,7 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
     let shared = Arc::new(Shared {
         serving: serving.clone(),
         authenticator: Authenticator::new(authenticate::Settings {
-            trust: serving.trust.clone(),
+            trust: serving.trust,
             request_headers,
             tokens,
             anonymous: config.who.anonymous,
@@ -144,7 +144,7 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
         documents,
         openapi,
         identity: our_identity,
-        metrics: metrics.clone(),
+        metrics,
         health,
         forwarding: Forwarding {
             error_format: config.forwarding.error_format,
@@ -185,10 +185,9 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
     } else {
         limits.max_connections
     };
-    let accepting = drain.clone();
     threads.push(thread("accept", move || {
         if let Some(runtime) = runtime() {
-            runtime.block_on(accept(listener, acceptor, most, accepting));
+            runtime.block_on(accept(listener, acceptor, most, drain));
         }
     })?);
 

@@ -36,11 +36,14 @@ pub(super) struct Worker {
     pub(super) streams: Streams,
     pool: Pool,
     backends: RefCell<Backends>,
-    stamps: RefCell<HashMap<*const User, (Arc<User>, Rc<Stamp>)>>,
+    stamps: RefCell<HashMap<*const User, Stamped>>,
     connections: RefCell<Vec<Weak<Connection>>>,
     told: RefCell<HashMap<Told, Vec<metrics::ConnectionCount>>>,
     failed: RefCell<HashMap<(String, String), bool>>,
 }
+
+/// A user, kept so that its address stays its own, and its headers.
+type Stamped = (Arc<User>, Rc<Stamp>);
 
 /// APIService, address, protocol and state of connections to a backend.
 type Told = (String, String, metrics::Protocol, metrics::ConnectionState);
