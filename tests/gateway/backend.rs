@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -25,7 +25,6 @@ type Handler = Arc<dyn Fn(Request<Incoming>) -> futures_util::future::BoxFuture<
 pub(crate) struct Seen {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
-    pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
     /// Common name of the client certificate it came with.
     pub(crate) peer: String,
@@ -208,7 +207,6 @@ async fn serve(
             seen.lock().unwrap().push(Seen {
                 method: request.method().clone(),
                 uri: request.uri().clone(),
-                version: request.version(),
                 headers: request.headers().clone(),
                 peer,
             });
