@@ -9,10 +9,13 @@ use std::time::Duration;
 use hyper::rt::{Read, ReadBuf};
 use tokio::time::Sleep;
 
-/// As net/http's `rstAvoidanceDelay`.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Longer than net/http's `rstAvoidanceDelay` of half a second, which a client with much to send outlives.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// What is read at most. After that the socket only stays open: what is not read is held back by its window.
+/// An HTTP/1.1 client cannot be told to stop and may be a blocking writer, so much is taken from it; an HTTP/2
+/// client that sends on after its GOAWAY is a hostile one.
 const MOST: usize = 256 << 10;
+const MOST_HTTP1: usize = 64 << 20;
 /// Pieces read without giving others their turn.
 const AT_ONCE: usize = 16;
 
@@ -23,17 +26,19 @@ const AT_ONCE: usize = 16;
 pub(super) struct Linger {
     end: Option<Pin<Box<Sleep>>>,
     read: usize,
+    most: usize,
 }
 
 impl Linger {
     /// With `expecting`, more may come although nothing is there yet.
-    pub(super) fn new(expecting: bool) -> Linger {
-        Linger { end: expecting.then(|| Box::pin(tokio::time::sleep(PATIENCE))), read: 0 }
+    pub(super) fn new(expecting: bool, http2: bool) -> Linger {
+        let most = if http2 { MOST } else { MOST_HTTP1 };
+        Linger { end: expecting.then(|| Box::pin(tokio::time::sleep(PATIENCE))), read: 0, most }
     }
 
-    /// Ready when nothing is left to read, when the client has closed, or after half a second.
+    /// Ready when nothing is left to read, when the client has closed, or after two seconds.
     pub(super) fn poll<T: Read + Unpin>(&mut self, stream: &mut T, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let Some(end) = self.end.as_mut().filter(|_| self.read > MOST) {
+        if let Some(end) = self.end.as_mut().filter(|_| self.read > self.most) {
             return end.as_mut().poll(cx).map(Ok);
         }
         let mut space = [0; 4096];

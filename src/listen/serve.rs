@@ -414,7 +414,7 @@ impl<T: Read + Write + Unpin> Write for Observed<T> {
             return Poll::Ready(Ok(()));
         }
         // Nobody told it to go: then it was closed because of what its client still sends.
-        let expecting = this.lifetime.told() == End::No;
-        this.linger.get_or_insert_with(|| Linger::new(expecting)).poll(&mut this.stream, cx)
+        let (expecting, http2) = (this.lifetime.told() == End::No, this.lifetime.http2);
+        this.linger.get_or_insert_with(|| Linger::new(expecting, http2)).poll(&mut this.stream, cx)
     }
 }
