@@ -9,12 +9,12 @@ use futures_util::future::{LocalBoxFuture, Shared};
 use http::header::HOST;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
-use hyper::body::Incoming;
 use hyper::client::conn::http1;
 
+use super::answer::Answer;
 use super::dial::{DialError, DialPhase, Protocol, Timing, dial};
 use super::http1::Idle;
-use super::http2::Multiplexed;
+use super::http2::{Multiplexed, NotAsked};
 use super::lease::{Lease, Pending, Stream};
 use super::pool::PoolReport;
 use super::{Resolver, Upstream, refusal};
@@ -54,7 +54,7 @@ type Dialling = Shared<LocalBoxFuture<'static, Result<Timing, DialError>>>;
 /// An answer's head, and the hold on the connection its body comes from.
 pub struct Sent {
     /// The answer; its body is still to be read.
-    pub response: Response<Incoming>,
+    pub response: Response<Answer>,
     /// Keep it until the body has ended.
     pub lease: Lease,
     /// What opening a connection took, if this request waited for one.
@@ -74,10 +74,13 @@ pub enum SendError {
     /// TLS refused).
     Refused(DialError),
     /// It was sent, or a part of it, and what came back is not HTTP.
-    Nonsense(hyper::Error),
+    Nonsense(Cause),
     /// It was sent, or a part of it, and what became of it is not known.
-    Broken(hyper::Error),
+    Broken(Cause),
 }
+
+/// What ended a connection or a stream of it.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
     pub(super) fn new(upstream: Upstream, resolver: Resolver) -> Rc<Endpoint> {
@@ -185,15 +188,17 @@ impl Endpoint {
     ) -> Result<Sent, SendError> {
         self.in_origin_form(&mut request);
         match sender.try_send_request(*request).await {
-            Ok(response) => Ok(Sent { response, lease: Lease::http1(self, sender, pending), timing }),
+            Ok(response) => {
+                Ok(Sent { response: response.map(Answer::from), lease: Lease::http1(self, sender, pending), timing })
+            }
             Err(mut failed) => {
                 // A backend that went away took the other connections along: the next try opens its own.
                 self.idle.clear();
                 Err(match failed.take_message() {
                     Some(request) => match self.last_words.take() {
                         // It will say the same to the next connection.
-                        Some(failure @ Failure::ClientCertificateRefused) => refused_by_tls(request, failure),
-                        _ => not_sent(request, &failed.into_error()),
+                        Some(failure @ Failure::ClientCertificateRefused) => refused_by_tls(Box::new(request), failure),
+                        _ => not_sent(Box::new(request), &failed.into_error()),
                     },
                     None => lost(failed.into_error()),
                 })
@@ -209,25 +214,25 @@ impl Endpoint {
         timing: Timing,
     ) -> Result<Sent, SendError> {
         self.in_absolute_form(&mut request);
-        let mut sender = stream.0.sender();
+        let mut asked = match stream.0.ask(request) {
+            Ok(asked) => asked,
+            Err(NotAsked::Closed(request, error)) => {
+                stream.0.retire();
+                return Err(not_sent(request, &error));
+            }
+            Err(NotAsked::Unspeakable(error)) => return Err(SendError::Broken(error.into())),
+        };
         let waiting = Waiting::new(&stream.0);
-        let sent = sender.try_send_request(*request).await;
+        let answered = asked.answer().await;
         waiting.over();
-        match sent {
-            Ok(response) => Ok(Sent { response, lease: Lease::http2(stream, pending), timing }),
-            Err(mut failed) => Err(match failed.take_message() {
-                Some(request) => {
+        match answered {
+            Ok(response) => Ok(Sent { response, lease: Lease::http2(stream, asked.upload, pending), timing }),
+            Err(error) => {
+                if refusal::is_farewell(&error) {
                     stream.0.retire();
-                    not_sent(request, &failed.into_error())
                 }
-                None => {
-                    let error = failed.into_error();
-                    if refusal::is_farewell(&error) {
-                        stream.0.retire();
-                    }
-                    lost(error)
-                }
-            }),
+                Err(lost(error))
+            }
         }
     }
 
@@ -379,7 +384,10 @@ impl Endpoint {
 
     pub(super) fn sweep(&self, now: Instant) {
         self.idle.sweep(now);
-        self.multiplexed.borrow_mut().retain(|connection| connection.is_worth_keeping(now));
+        self.multiplexed.borrow_mut().retain(|connection| {
+            connection.listen(now);
+            connection.is_worth_keeping(now)
+        });
     }
 
     /// What its connections do.
@@ -437,22 +445,22 @@ enum Opened {
     Http2(Timing),
 }
 
-fn not_sent(request: Request<Body>, error: &hyper::Error) -> SendError {
+fn not_sent(request: Box<Request<Body>>, error: &dyn std::error::Error) -> SendError {
     let cause = format!("the connection closed before the request was sent: {error}");
     let error = DialError { phase: DialPhase::Http, reason: "ConnectionClosed", cause };
-    SendError::NotSent { request: Box::new(request), error }
+    SendError::NotSent { request, error }
 }
 
-fn refused_by_tls(request: Request<Body>, failure: Failure) -> SendError {
+fn refused_by_tls(request: Box<Request<Body>>, failure: Failure) -> SendError {
     let cause = "the connection was refused after its handshake".to_owned();
     let error = DialError { phase: DialPhase::Handshake, reason: failure.reason(), cause };
-    SendError::NotSent { request: Box::new(request), error }
+    SendError::NotSent { request, error }
 }
 
-fn lost(error: hyper::Error) -> SendError {
+fn lost(error: impl std::error::Error + Send + Sync + 'static) -> SendError {
     match refusal::unprocessed(&error) {
         Some(refused) => SendError::Refused(refused),
-        None if refusal::is_nonsense(&error) => SendError::Nonsense(error),
-        None => SendError::Broken(error),
+        None if refusal::is_nonsense(&error) => SendError::Nonsense(error.into()),
+        None => SendError::Broken(error.into()),
     }
 }

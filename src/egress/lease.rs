@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Instant;
 
 use hyper::client::conn::http1::SendRequest;
 
 use super::endpoint::Endpoint;
-use super::http2::Multiplexed;
+use super::http2::{Multiplexed, Upload};
 use crate::message::Body;
 
 /// The hold of one request on its endpoint and connection.
@@ -20,7 +21,7 @@ pub struct Lease {
 
 enum Held {
     Http1 { endpoint: Rc<Endpoint>, sender: SendRequest<Body> },
-    Http2 { _stream: Stream },
+    Http2 { upload: Option<Upload>, _stream: Stream },
     Private { _sender: SendRequest<Body> },
     Returned,
 }
@@ -54,7 +55,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         step(&self.0.active, -1);
-        self.0.touch();
+        self.0.touch(Instant::now());
     }
 }
 
@@ -67,8 +68,8 @@ impl Lease {
         Lease { connection: Held::Http1 { endpoint: endpoint.clone(), sender }, _pending: Some(pending) }
     }
 
-    pub(super) fn http2(stream: Stream, pending: Pending) -> Lease {
-        Lease { connection: Held::Http2 { _stream: stream }, _pending: Some(pending) }
+    pub(super) fn http2(stream: Stream, upload: Option<Upload>, pending: Pending) -> Lease {
+        Lease { connection: Held::Http2 { upload, _stream: stream }, _pending: Some(pending) }
     }
 
     /// The hold on a connection that carries this one request only.
@@ -78,8 +79,10 @@ impl Lease {
 
     /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.
     pub fn finished(&mut self) {
-        if let Held::Http1 { endpoint, sender } = std::mem::replace(&mut self.connection, Held::Returned) {
-            endpoint.give_back(sender);
+        match std::mem::replace(&mut self.connection, Held::Returned) {
+            Held::Http1 { endpoint, sender } => endpoint.give_back(sender),
+            Held::Http2 { upload: Some(mut upload), .. } => upload.let_go(),
+            _ => {}
         }
     }
 }

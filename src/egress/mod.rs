@@ -3,6 +3,7 @@
 //! There is one place that opens connections ([`dial`]), so that later ways (SOCKS5, HTTP CONNECT, a
 //! Konnectivity tunnel) stand beside the direct one and everything above it stays as it is.
 
+mod answer;
 mod destination;
 mod dial;
 mod endpoint;
@@ -14,9 +15,10 @@ mod refusal;
 mod resolve;
 mod trust;
 
+pub use answer::Answer;
 pub use destination::{Destination, Host, Upstream};
 pub use dial::{DialError, DialPhase, Protocol, Timing};
-pub use endpoint::{Endpoint, SendError, Sent};
+pub use endpoint::{Cause, Endpoint, SendError, Sent};
 pub use lease::Lease;
 pub use pool::{Pool, PoolReport};
 pub(crate) use refusal::{is_nonsense, unprocessed};

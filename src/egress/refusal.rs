@@ -8,7 +8,7 @@ use super::dial::{DialError, DialPhase};
 use crate::tls::Failure;
 
 /// Why the backend provably did nothing with a request that was sent; none when it may have done something.
-pub(crate) fn unprocessed(error: &hyper::Error) -> Option<DialError> {
+pub(crate) fn unprocessed(error: &(dyn StdError + 'static)) -> Option<DialError> {
     let refused =
         |reason, phase| Some(DialError { phase, reason, cause: format!("the request was not begun: {error}") });
     if let Some(h2) = source::<h2::Error>(error) {
@@ -29,25 +29,26 @@ pub(crate) fn unprocessed(error: &hyper::Error) -> Option<DialError> {
 }
 
 /// Whether the backend said goodbye to the whole connection.
-pub(super) fn is_farewell(error: &hyper::Error) -> bool {
+pub(super) fn is_farewell(error: &(dyn StdError + 'static)) -> bool {
     source::<h2::Error>(error).is_some_and(|h2| h2.is_remote() && h2.is_go_away())
 }
 
 /// What TLS says about the end of a connection, if it does.
-pub(super) fn of_tls(error: &hyper::Error) -> Option<Failure> {
+pub(super) fn of_tls(error: &(dyn StdError + 'static)) -> Option<Failure> {
     let io = source::<io::Error>(error)?;
     io.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(Failure::of(io))
 }
 
 /// Whether an answer came that is not HTTP, or more of a head than we read.
-pub(crate) fn is_nonsense(error: &hyper::Error) -> bool {
-    error.is_parse()
+pub(crate) fn is_nonsense(error: &(dyn StdError + 'static)) -> bool {
+    source::<hyper::Error>(error).is_some_and(hyper::Error::is_parse)
         || source::<h2::Error>(error).is_some_and(|h2| !h2.is_remote() && !h2.is_io() && h2.reason().is_some())
 }
 
-fn source<E: StdError + 'static>(error: &hyper::Error) -> Option<&E> {
-    let mut source = error.source();
+/// `error` itself or what it comes from, if that is an `E`.
+fn source<'e, E: StdError + 'static>(error: &'e (dyn StdError + 'static)) -> Option<&'e E> {
+    let mut source = Some(error);
     while let Some(error) = source {
         if let Some(found) = error.downcast_ref::<E>() {
             return Some(found);

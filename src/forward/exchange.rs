@@ -99,14 +99,14 @@ pub(super) async fn exchange<'e>(
                 next = repeat().filter(|_| again == Again::Always);
                 why = Some(Retry::BrokenConnection);
                 doubtful.push(index);
-                last = Failure::Nonsense(describe(&error));
+                last = Failure::Nonsense(describe(&*error));
             }
             Err(SendError::Broken(error)) => {
                 attempts += 1;
                 next = repeat().filter(|_| again == Again::Always);
                 why = Some(Retry::BrokenConnection);
                 doubtful.push(index);
-                last = Failure::Broken(describe(&error));
+                last = Failure::Broken(describe(&*error));
             }
         }
     }

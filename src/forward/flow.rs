@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
-use hyper::body::Incoming;
 use tokio::task::AbortHandle;
 
-use crate::egress::Lease;
+use crate::egress::{Answer, Lease};
+use crate::message::BodyError;
 use crate::route;
 
 /// The places a request takes among those under way, until the last byte of its answer.
@@ -19,7 +19,7 @@ pub type Places = [Option<route::Place>; 2];
 
 /// What is held until the answer's end.
 pub(super) struct Held {
-    pub(super) from: Incoming,
+    pub(super) from: Answer,
     pub(super) lease: Lease,
     pub(super) _places: Places,
 }
@@ -43,7 +43,7 @@ pub(super) struct Timed {
 }
 
 /// A frame, an error, or the end.
-type NextFrame = Option<Result<Frame<Bytes>, hyper::Error>>;
+type NextFrame = Option<Result<Frame<Bytes>, BodyError>>;
 
 /// The task that watches the time; it ends with what it watches.
 pub(super) struct Clock(AbortHandle);

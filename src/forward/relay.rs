@@ -6,12 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use super::flow::{Flow, Held, Places};
 use super::streams::{Leave, Place};
-use super::whole::Whole;
-use crate::egress::Lease;
+use crate::egress::{Answer, Lease};
 use crate::message::{BodyError, hop_by_hop};
 use crate::observe::access::{AccessRecord, End};
 
@@ -22,7 +20,6 @@ pub(super) struct Relayed {
     record: AccessRecord,
     ended: bool,
     limit: Limit,
-    whole: Whole,
     /// Whether what went by so far is nothing, or ends with a newline as whole watch events do.
     between_events: bool,
 }
@@ -38,17 +35,9 @@ pub(super) enum Limit {
 }
 
 impl Relayed {
-    pub(super) fn new(
-        from: Incoming,
-        http2: bool,
-        lease: Lease,
-        record: AccessRecord,
-        limit: Limit,
-        places: Places,
-    ) -> Relayed {
-        let whole = Whole::of(&from, http2);
+    pub(super) fn new(from: Answer, lease: Lease, record: AccessRecord, limit: Limit, places: Places) -> Relayed {
         let flow = Flow::new(Held { from, lease, _places: places });
-        let mut relayed = Relayed { flow, record, ended: false, limit, whole, between_events: true };
+        let mut relayed = Relayed { flow, record, ended: false, limit, between_events: true };
         if relayed.is_end_stream() {
             relayed.end(End::Complete);
         }
@@ -113,7 +102,6 @@ impl Body for Relayed {
                 }
                 if let Some(data) = frame.data_ref() {
                     this.record.sent(data.len());
-                    this.whole.passed(data.len());
                     this.between_events = data.last().is_none_or(|byte| *byte == b'\n');
                 }
                 // hyper never asks again once this is so: the end must be seen here.
@@ -124,13 +112,13 @@ impl Body for Relayed {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(None) if this.flow.with(|held| this.whole.is_reached(&held.from)) == Some(true) => {
+            Poll::Ready(None) => {
                 this.end(End::Complete);
                 Poll::Ready(None)
             }
             // The error itself stays here: hyper would pass on the reason of a reset, and REFUSED_STREAM tells
             // a client that it may send again what was half answered.
-            Poll::Ready(None | Some(Err(_))) => this.broken(End::BackendBroke, "the backend broke its answer off"),
+            Poll::Ready(Some(Err(_))) => this.broken(End::BackendBroke, "the backend broke its answer off"),
             Poll::Pending if this.must_leave(cx) => this.broken(End::Drained, "the gateway is ending"),
             Poll::Pending => {
                 this.more_to_come(cx);

@@ -141,9 +141,8 @@ pub async fn send(
         None if info.verb == "watch" && is_json(&parts.headers) => Limit::Watch(streams.enter()),
         None => Limit::Process(streams.enter()),
     };
-    let http2 = parts.version == Version::HTTP_2;
     parts.version = Version::HTTP_11;
-    let relayed = Relayed::new(from, http2, sent.lease, record, limit, places);
+    let relayed = Relayed::new(from, sent.lease, record, limit, places);
     Ok(Response::from_parts(parts, Body::stream(relayed)))
 }
 

@@ -133,7 +133,7 @@ pub(super) async fn upgrade(
     let limit = Limit::Process(streams.enter());
     Ok(Response::from_parts(
         parts,
-        Body::stream(Relayed::new(from, false, Lease::private(sender), record, limit, [None, None])),
+        Body::stream(Relayed::new(from.into(), Lease::private(sender), record, limit, [None, None])),
     ))
 }
 

@@ -1,0 +1,259 @@
+//! HTTP/2 connections: many requests at a time, and a further connection before streams run out.
+//!
+//! They stand on h2 itself. hyper's client sends each request through a queue to one task and its answer through
+//! another, made for it; that was a quarter of what relaying a small answer costs.
+
+mod heard;
+mod upload;
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future as _, poll_fn};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::client::{Builder, ResponseFuture, SendRequest};
+use h2::{Ping, PingPong};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Method, Request, Response};
+use http_body::Body as _;
+use tokio::task::AbortHandle;
+
+use self::heard::{Ear, Heard};
+pub(super) use self::upload::Upload;
+use super::answer::Answer;
+use super::dial::{DialError, DialPhase, Dialled};
+use crate::message::Body;
+use crate::tls::Failure;
+
+/// Streams we put onto one connection even if the backend would take more: they share its window and
+/// its fate.
+const MOST_STREAMS: usize = 250;
+/// What a backend allows until its SETTINGS are there: nothing, so that no request waits behind others on a
+/// connection that turns out to be narrow, or is sent to one that never answers.
+const ASSUMED_STREAMS: usize = 0;
+/// The connection's window is what h2 measures its budget for small DATA frames against: wide, so that
+/// one stalled client of a chatty stream does not end everybody's watches.
+const CONNECTION_WINDOW: u32 = 64 << 20;
+/// What one slow client may make us hold of its answer.
+const STREAM_WINDOW: u32 = 256 << 10;
+/// As client-go (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`).
+const PING_AFTER: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// An unused connection is closed after this long.
+const IDLE: Duration = Duration::from_secs(300);
+/// Bytes of an answer's header block.
+const MAX_HEADER_BYTES: u32 = 256 << 10;
+
+/// One HTTP/2 connection.
+pub(super) struct Multiplexed {
+    sender: RefCell<SendRequest<Bytes>>,
+    pub(super) active: Cell<usize>,
+    state: Rc<State>,
+    retired: Cell<bool>,
+    used: Cell<Instant>,
+    ear: Rc<Ear>,
+    /// What [`Multiplexed::heard`] was at a sweep, and at which first.
+    silence: Cell<(u64, Instant)>,
+    /// None while a ping is under way.
+    ping: Rc<RefCell<Option<PingPong>>>,
+    /// What [`Multiplexed::heard`] was when a request had waited in vain; usable again once it is more.
+    doubted: Cell<Option<u64>>,
+    task: AbortHandle,
+}
+
+/// What a connection's task says of it.
+struct State {
+    /// Streams it may carry at a time.
+    limit: Cell<usize>,
+    closed: Cell<bool>,
+}
+
+/// A request that was put onto a connection.
+pub(super) struct Asked {
+    answer: ResponseFuture,
+    /// Stops when it is dropped before the answer has ended.
+    pub(super) upload: Option<Upload>,
+}
+
+/// Why a request was not put onto a connection.
+pub(super) enum NotAsked {
+    /// The connection takes no more; the request is as it was.
+    Closed(Box<Request<Body>>, h2::Error),
+    /// It cannot be said over HTTP/2.
+    Unspeakable(h2::Error),
+}
+
+impl Asked {
+    /// The answer's header, its body behind it.
+    pub(super) async fn answer(&mut self) -> Result<Response<Answer>, h2::Error> {
+        let (parts, from) = (&mut self.answer).await?.into_parts();
+        let body = Answer::http2(from, &parts.headers);
+        Ok(Response::from_parts(parts, body))
+    }
+}
+
+impl Multiplexed {
+    /// Puts `request` (in absolute form) onto a stream of its own.
+    pub(super) fn ask(&self, request: Box<Request<Body>>) -> Result<Asked, NotAsked> {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut sender = self.sender.borrow_mut();
+        match sender.poll_ready(&mut cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Err(NotAsked::Closed(request, error)),
+            // The last stream of this handle waits to be opened; another handle may still queue one.
+            Poll::Pending => *sender = sender.clone(),
+        }
+        let (mut parts, body) = request.into_parts();
+        let ended = body.is_end_stream();
+        if let Some(length) = body.size_hint().exact().filter(|length| *length > 0 || has_payload(&parts.method)) {
+            parts.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+        }
+        parts.extensions = http::Extensions::new();
+        let sent = sender.send_request(Request::from_parts(parts, ()), ended);
+        let (answer, stream) = sent.map_err(NotAsked::Unspeakable)?;
+        let upload = (!ended).then(|| Upload::begin(body, stream));
+        Ok(Asked { answer, upload })
+    }
+
+    /// Streams that can still be opened.
+    pub(super) fn free(&self) -> usize {
+        if self.is_usable() { self.state.limit.get().saturating_sub(self.active.get()) } else { 0 }
+    }
+
+    /// Whether few enough streams are left that the next connection should be opened now.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.free() <= self.state.limit.get() / 5
+    }
+
+    pub(super) fn is_usable(&self) -> bool {
+        !self.retired.get()
+            && !self.state.closed.get()
+            && self.doubted.get().is_none_or(|then| then != self.ear.count.get())
+    }
+
+    /// How often bytes came from the backend.
+    pub(super) fn heard(&self) -> u64 {
+        self.ear.count.get()
+    }
+
+    /// A request waited in vain since `heard` was `then`. If not a byte came meanwhile, the connection may be
+    /// dead: it gets no further request until it shows life, for the pings that will end it take a while.
+    pub(super) fn doubt(&self, then: u64) {
+        if self.heard() == then {
+            self.doubted.set(Some(then));
+        }
+    }
+
+    /// No further request goes onto this connection; those on it go on.
+    pub(super) fn retire(&self) {
+        self.retired.set(true);
+    }
+
+    pub(super) fn touch(&self, now: Instant) {
+        self.used.set(now);
+    }
+
+    /// Whether it is worth keeping: it carries requests, or may and was used of late.
+    pub(super) fn is_worth_keeping(&self, now: Instant) -> bool {
+        !self.state.closed.get()
+            && (self.active.get() > 0 || (!self.retired.get() && now.duration_since(self.used.get()) < IDLE))
+    }
+
+    /// Asks a connection that was silent for long whether it still lives, and ends it when it does not say so.
+    /// Call it every second.
+    pub(super) fn listen(&self, now: Instant) {
+        let (heard, since) = self.silence.get();
+        if heard != self.heard() {
+            self.silence.set((self.heard(), now));
+            return;
+        }
+        if now.duration_since(since) < PING_AFTER {
+            return;
+        }
+        let Some(mut ping) = self.ping.borrow_mut().take() else { return };
+        let (back, task, ear) = (Rc::downgrade(&self.ping), self.task.clone(), self.ear.clone());
+        tokio::task::spawn_local(async move {
+            let ponged = tokio::time::timeout(PING_TIMEOUT, ping.ping(Ping::opaque())).await;
+            if ponged.is_err() && ear.count.get() == heard {
+                tracing::debug!("a backend connection is closed: it answers no ping");
+                task.abort();
+            } else if let Some(back) = back.upgrade() {
+                *back.borrow_mut() = Some(ping);
+            }
+        });
+    }
+}
+
+/// Whether a request of this method says how long its body is even when it has none (RFC 9110, section 8.6).
+fn has_payload(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::DELETE | Method::CONNECT)
+}
+
+/// Says that a connection is over when its task is, however that came about.
+struct Closing(Rc<State>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.closed.set(true);
+    }
+}
+
+/// Begins HTTP/2 on a fresh connection, and waits for the backend's greeting: a connection on which nothing
+/// comes back is worth no request.
+pub(super) async fn greet(dialled: Dialled) -> Result<Multiplexed, DialError> {
+    let broken = |reason, cause| DialError { phase: DialPhase::Http, reason, cause };
+    let ear = Rc::new(Ear::default());
+    let stream = Heard { stream: dialled.stream, ear: ear.clone() };
+    let (sender, connection) = Builder::new()
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_max_send_streams(ASSUMED_STREAMS)
+        .max_header_list_size(MAX_HEADER_BYTES)
+        .enable_push(false)
+        .handshake(stream)
+        .await
+        .map_err(|error| broken(why(ear.failed.get()), error.to_string()))?;
+    let mut connection = Box::pin(connection);
+    poll_fn(|cx| match connection.as_mut().poll(cx) {
+        Poll::Ready(Ok(())) => Poll::Ready(Err(broken("ConnectionClosed", "closed before SETTINGS".to_owned()))),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(broken(why(ear.failed.get()), error.to_string()))),
+        Poll::Pending if connection.max_concurrent_send_streams() > 0 => Poll::Ready(Ok(())),
+        Poll::Pending => Poll::Pending,
+    })
+    .await?;
+    let ping = connection.ping_pong();
+    let limit = connection.max_concurrent_send_streams().min(MOST_STREAMS);
+    let state = Rc::new(State { limit: Cell::new(limit), closed: Cell::new(false) });
+    let closing = Closing(state.clone());
+    let task = tokio::task::spawn_local(async move {
+        let ended = poll_fn(|cx| {
+            let polled = connection.as_mut().poll(cx);
+            closing.0.limit.set(connection.max_concurrent_send_streams().min(MOST_STREAMS));
+            polled
+        });
+        if let Err(error) = ended.await {
+            tracing::debug!(%error, "a backend connection ended");
+        }
+    });
+    Ok(Multiplexed {
+        sender: RefCell::new(sender),
+        active: Cell::new(0),
+        state,
+        retired: Cell::new(false),
+        used: Cell::new(Instant::now()),
+        silence: Cell::new((ear.count.get(), Instant::now())),
+        ear,
+        ping: Rc::new(RefCell::new(ping)),
+        doubted: Cell::new(None),
+        task: task.abort_handle(),
+    })
+}
+
+/// Why a connection ended before it was of use: in one word what reading it said, TLS's refusal for one, which
+/// may come only now (TLS 1.3 judges our certificate after our side of the handshake is done); else that it did
+/// not speak HTTP/2.
+fn why(failed: Option<Failure>) -> &'static str {
+    failed.map_or("ProtocolError", Failure::reason)
+}
