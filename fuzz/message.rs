@@ -77,7 +77,7 @@ fn hop_by_hop_headers() {
         if let Some(protocol) = upgrade_protocol(&headers) {
             assert!(!protocol.to_ascii_lowercase().starts_with("h2c"));
         }
-        hop_by_hop::strip_request(&mut headers);
+        hop_by_hop::strip_request(&mut headers, |_| false);
         for name in ["connection", "upgrade", "keep-alive", "http2-settings"] {
             assert!(!headers.contains_key(name));
         }

@@ -159,14 +159,14 @@ impl Authenticator {
                 }
             };
             if let Some(token) = token
-                && let Some(user) = self.holder("bearer token", token, attempt)
+                && let Some(user) = self.holder(peer, "bearer token", token, attempt)
             {
                 return Some(user);
             }
         }
         if found.websocket && asks_for_websocket(headers) {
             match websocket::parse(lines(headers)).token {
-                Ok(Some(token)) => return self.holder("websocket token", &token, attempt),
+                Ok(Some(token)) => return self.holder(peer, "websocket token", &token, attempt),
                 Ok(None) => {}
                 Err(why) => attempt.error("websocket token", why),
             }
@@ -184,12 +184,18 @@ impl Authenticator {
     }
 
     /// A token that nobody here can judge is an error, too: its sender meant to be somebody.
-    fn holder(&self, authenticator: &'static str, token: &str, attempt: &mut Attempt) -> Option<Arc<User>> {
+    fn holder(
+        &self,
+        peer: &Peer,
+        authenticator: &'static str,
+        token: &str,
+        attempt: &mut Attempt,
+    ) -> Option<Arc<User>> {
         let Some(tokens) = &self.settings.tokens else {
             attempt.error(authenticator, "no token is accepted here (--token-auth-file is not given)");
             return None;
         };
-        let user = tokens.load().user(token).cloned();
+        let user = peer.holder(&tokens.load(), token);
         if user.is_none() {
             attempt.error(authenticator, "invalid bearer token");
         }

@@ -4,10 +4,11 @@ use std::cell::{Ref, RefCell};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::request_header::RequestHeaders;
-use super::{AUTHENTICATED, speakable};
+use super::{AUTHENTICATED, Tokens, speakable};
 use crate::kubeapi::User;
 use crate::tls::{Bundle, PeerCertificate, Trust};
 
@@ -23,6 +24,15 @@ pub struct Peer {
     remote: SocketAddr,
     chain: Vec<CertificateDer<'static>>,
     verdict: RefCell<Option<Verdict>>,
+    holder: RefCell<Option<Holder>>,
+}
+
+/// Whose token the last one on this connection was: nearly always the next request has the same. Looking it up
+/// costs an HMAC.
+struct Holder {
+    tokens: Arc<Tokens>,
+    token: Box<[u8]>,
+    user: Arc<User>,
 }
 
 /// What one generation of trust says about a chain.
@@ -41,7 +51,7 @@ impl Peer {
     /// A connection from `remote` that presented `chain` (leaf first, possession of the key proved),
     /// which may be empty.
     pub fn new(remote: SocketAddr, chain: Vec<CertificateDer<'static>>) -> Peer {
-        Peer { remote, chain, verdict: RefCell::new(None) }
+        Peer { remote, chain, verdict: RefCell::new(None), holder: RefCell::new(None) }
     }
 
     /// The client's address.
@@ -52,6 +62,20 @@ impl Peer {
     /// What the client presented, leaf first.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
+    }
+
+    /// The holder of `token`.
+    pub(super) fn holder(&self, tokens: &Arc<Tokens>, token: &str) -> Option<Arc<User>> {
+        let mut last = self.holder.borrow_mut();
+        if let Some(last) = &*last
+            && Arc::ptr_eq(&last.tokens, tokens)
+            && verify_slices_are_equal(&last.token, token.as_bytes()).is_ok()
+        {
+            return Some(last.user.clone());
+        }
+        let user = tokens.user(token)?.clone();
+        *last = Some(Holder { tokens: tokens.clone(), token: token.as_bytes().into(), user: user.clone() });
+        Some(user)
     }
 
     /// The judgement of the chain; none when there is no chain.

@@ -468,6 +468,27 @@ fn a_token_that_nobody_can_judge_is_not_anonymous() {
     );
 }
 
+/// The last token of a connection is remembered, for that token alone and as long as the file says so.
+#[test]
+fn one_connection_s_token_vouches_for_no_other() {
+    let read = |text: &str| Tokens::parse(text, "tokens").unwrap();
+    let (tokens, reader) = Published::new(read("s3cret,tina,7\nother,tom,8\n"));
+    let world = world(|settings| settings.tokens = Some(reader));
+    let connection = peer(vec![]);
+    let ask = |token: &str| world.ask(&connection, &[("authorization", &format!("Bearer {token}"))]);
+    for (token, name) in [("s3cret", "tina"), ("s3cret", "tina"), ("other", "tom"), ("s3cret", "tina")] {
+        assert_eq!(ask(token).unwrap(), name);
+    }
+    for wrong in ["s3cre", "s3crets", "s3creT", "x"] {
+        ask(wrong).unwrap_err();
+        assert_eq!(ask("s3cret").unwrap(), "tina");
+    }
+    tokens.publish(Arc::new(read("other,tom,8\ns3cret,tanja,9\n")));
+    assert_eq!(ask("s3cret").unwrap(), "tanja");
+    tokens.publish(Arc::new(read("other,tom,8\n")));
+    ask("s3cret").unwrap_err();
+}
+
 #[test]
 fn two_spaces_before_a_token_are_warned_about() {
     let world = world(|settings| settings.anonymous = true);

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::read_ahead::ReadAhead;
 use super::{Resolver, Upstream};
 
 /// The HTTP version ALPN chose with a backend.
@@ -68,7 +69,7 @@ pub struct Timing {
 
 /// An open connection, before any HTTP.
 pub(super) struct Dialled {
-    pub(super) stream: TlsStream<TcpStream>,
+    pub(super) stream: TlsStream<ReadAhead>,
     pub(super) protocol: Protocol,
     pub(super) timing: Timing,
 }
@@ -100,11 +101,14 @@ pub(super) async fn dial(resolver: &Resolver, upstream: &Upstream, only_http1: b
         let connected = Instant::now();
         phase.set(DialPhase::Handshake);
         let config: Arc<rustls::ClientConfig> = upstream.tls.config(only_http1);
-        let stream = TlsConnector::from(config)
-            .connect(upstream.tls.server_name().clone(), socket)
+        let mut stream = TlsConnector::from(config)
+            .connect(upstream.tls.server_name().clone(), ReadAhead::new(socket))
             .await
             .map_err(|error| fail(DialPhase::Handshake, &error))?;
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        if http2 {
+            stream.get_mut().0.begin();
+        }
         let timing = Timing { connect: connected - started, handshake: connected.elapsed() };
         Ok(Dialled { stream, protocol: if http2 { Protocol::Http2 } else { Protocol::Http1 }, timing })
     };

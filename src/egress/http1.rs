@@ -44,19 +44,26 @@ impl Idle {
 
     /// A connection that can take a request, the most recently used first.
     pub(super) async fn take(&self) -> Option<SendRequest<Body>> {
+        let (sender, _) = self.0.borrow_mut().pop()?;
+        if sender.is_ready() {
+            return Some(sender);
+        }
+        // Boxed: rare, and every other request would pay for its size.
+        Box::pin(self.settle(sender)).await
+    }
+
+    /// `sender` once it is ready, or another one.
+    async fn settle(&self, mut sender: SendRequest<Body>) -> Option<SendRequest<Body>> {
         loop {
-            let (mut sender, _) = self.0.borrow_mut().pop()?;
             if sender.is_ready() {
                 return Some(sender);
             }
-            if sender.is_closed() {
-                continue;
-            }
             // The connection's task has yet to see that its answer ended. Should it still be sending
             // the body of a request that was answered early, it is not worth waiting for.
-            if let Ok(Ok(())) = tokio::time::timeout(SETTLE, sender.ready()).await {
+            if !sender.is_closed() && matches!(tokio::time::timeout(SETTLE, sender.ready()).await, Ok(Ok(()))) {
                 return Some(sender);
             }
+            (sender, _) = self.0.borrow_mut().pop()?;
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Instant;
 
 use hyper::client::conn::http1::SendRequest;
 
@@ -55,7 +54,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         step(&self.0.active, -1);
-        self.0.touch(Instant::now());
+        self.0.touch();
     }
 }
 

@@ -11,6 +11,7 @@ mod http1;
 mod http2;
 mod lease;
 mod pool;
+mod read_ahead;
 mod refusal;
 mod resolve;
 mod trust;

@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::Instant;
 
 use http::{HeaderMap, Method, Request, Uri};
 
+use super::rewrite::{self, Origin};
 use super::upload::Source;
 use crate::egress::{DialError, DialPhase, Endpoint, SendError, Sent};
 use crate::message::Body;
@@ -41,8 +42,8 @@ pub(super) enum Again {
     Always,
 }
 
-/// Sends `request`, whose body is that of `source`, to the endpoint that `pick` chooses and, as far as
-/// `again` allows, to another; says which it was.
+/// Sends `request`, whose body is that of `source` and which `copy` can make once more, to the endpoint that
+/// `pick` chooses and, as far as `again` allows, to another; says which it was.
 ///
 /// `pick` gets the endpoints that failed so far, and those that had better not be asked again.
 ///
@@ -50,6 +51,7 @@ pub(super) enum Again {
 /// The last [`Failure`].
 pub(super) async fn exchange<'e>(
     request: Box<Request<Body>>,
+    copy: Option<Copy<'_>>,
     source: Option<&Rc<Source>>,
     again: Again,
     pick: impl Fn(&[usize], &[usize]) -> Option<(usize, &'e Rc<Endpoint>)>,
@@ -57,7 +59,6 @@ pub(super) async fn exchange<'e>(
 ) -> Result<(usize, Sent), Failure> {
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
-    let copy = (again != Again::Never).then(|| Box::new(Copy::of(&request)));
     let repeat = || copy.as_ref().and_then(|copy| copy.again(source));
     let mut next = Some(request);
     let mut why = None;
@@ -113,18 +114,17 @@ pub(super) async fn exchange<'e>(
     Err(last)
 }
 
-/// Enough of a request to send it once more.
-struct Copy {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
+/// Enough of a request to send it once more. Ours are most of the headers a backend gets: kept are the client's,
+/// and ours are put on anew.
+pub(super) struct Copy<'o> {
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    /// The client's, clean.
+    pub(super) headers: HeaderMap,
+    pub(super) origin: &'o Origin<'o>,
 }
 
-impl Copy {
-    fn of(request: &Request<Body>) -> Copy {
-        Copy { method: request.method().clone(), uri: request.uri().clone(), headers: request.headers().clone() }
-    }
-
+impl Copy<'_> {
     /// None when too much of the body was sent to be kept.
     fn again(&self, source: Option<&Rc<Source>>) -> Option<Box<Request<Body>>> {
         let mut request = Request::new(match source {
@@ -134,6 +134,7 @@ impl Copy {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
+        rewrite::sign(request.headers_mut(), self.origin);
         Some(Box::new(request))
     }
 }
@@ -150,10 +151,10 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Waits for `exchange`, as long as `limit` allows; `None` when the time ran out.
-pub(super) async fn within<T>(limit: Option<Duration>, exchange: impl Future<Output = T>) -> Option<T> {
-    match limit {
+/// Waits for `exchange` until `end`; `None` when the time ran out. It should be pinned elsewhere: it is moved twice.
+pub(super) async fn within<T>(end: Option<Instant>, exchange: impl Future<Output = T>) -> Option<T> {
+    match end {
         None => Some(exchange.await),
-        Some(limit) => tokio::time::timeout(limit, exchange).await.ok(),
+        Some(end) => tokio::time::timeout_at(end.into(), exchange).await.ok(),
     }
 }

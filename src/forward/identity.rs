@@ -15,7 +15,12 @@ const EXTRA: &str = "x-remote-extra-";
 /// the UID only when there is one. An empty name is never sent: the backend would then take the front
 /// proxy's own certificate for the caller.
 #[derive(Clone, Debug)]
-pub struct Stamp(Vec<(HeaderName, HeaderValue)>);
+pub struct Stamp {
+    /// Lines of one name stand together.
+    lines: Vec<(HeaderName, HeaderValue)>,
+    /// Names that must not be there.
+    absent: Vec<HeaderName>,
+}
 
 /// A user that cannot be put into headers.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,18 +50,31 @@ impl Stamp {
                 lines.push((name.clone(), value(text, "an extra has a control character")?));
             }
         }
-        Ok(Stamp(lines))
+        let absent = [UID, GROUP].into_iter().filter(|name| lines.iter().all(|(line, _)| line != name)).collect();
+        Ok(Stamp { lines, absent })
+    }
+
+    /// How many lines it has.
+    pub(super) fn len(&self) -> usize {
+        self.lines.len()
     }
 
     /// Puts the identity onto a request, after everything that removes headers: a client's
     /// `Connection: X-Remote-Group` must not take away what we say.
     pub fn put(&self, headers: &mut HeaderMap) {
-        // Authentication has removed what the client sent. This is the last gate, so it looks once more.
-        headers.remove(USER);
-        headers.remove(UID);
-        headers.remove(GROUP);
-        for (name, value) in &self.0 {
-            headers.append(name.clone(), value.clone());
+        // Authentication has removed what the client sent. This is the last gate: the first line of a name
+        // replaces what may stand there, and what has no line goes.
+        let mut before = None;
+        for (name, value) in &self.lines {
+            if before == Some(name) {
+                headers.append(name, value.clone());
+            } else {
+                headers.insert(name, value.clone());
+            }
+            before = Some(name);
+        }
+        for name in &self.absent {
+            headers.remove(name);
         }
     }
 }

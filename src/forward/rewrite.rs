@@ -26,14 +26,18 @@ pub struct Origin<'o> {
     pub audit_id: &'o HeaderValue,
 }
 
-/// Makes a client's headers the backend's: hop-by-hop headers go, ours come, the identity last.
+/// Takes from a client's headers what no backend gets: what concerns only the client's connection, and its host.
 ///
 /// Cookies are the client's secrets of this origin and stay here, like its `Authorization`, which
 /// authentication has removed already; so does what only a proxy in front of us may say.
-pub(super) fn request(headers: &mut HeaderMap, origin: &Origin<'_>) {
-    hop_by_hop::strip_request(headers);
-    headers.remove(HOST);
-    hop_by_hop::strip_untrusted_request(headers);
+pub(super) fn clean(headers: &mut HeaderMap) {
+    hop_by_hop::strip_request(headers, |name| HOST == name || hop_by_hop::is_untrusted_in_request(name));
+}
+
+/// Puts our headers onto a client's that are [`clean`], the identity last.
+pub(super) fn sign(headers: &mut HeaderMap, origin: &Origin<'_>) {
+    // As many as follow, so that the map grows once.
+    headers.reserve(5 + origin.stamp.len());
     forwarded_for(headers, origin.remote);
     match &origin.host {
         Some(host) => headers.insert(X_FORWARDED_HOST, host.clone()),
@@ -67,10 +71,8 @@ fn forwarded_for(headers: &mut HeaderMap, remote: &HeaderValue) {
 
 /// Makes a backend's headers ours. What would act on the whole origin the backend is served from is not
 /// its to say: cookies, HSTS, alternative services, credentials' schemes, cross-origin rights.
-pub(super) fn response(headers: &mut HeaderMap, audit_id: &HeaderValue) {
-    hop_by_hop::strip_response(headers);
-    hop_by_hop::strip_untrusted(headers);
-    headers.insert(AUDIT_ID, audit_id.clone());
+pub(super) fn response(headers: &mut HeaderMap) {
+    hop_by_hop::strip_response(headers, hop_by_hop::is_untrusted);
     if !headers.contains_key(CACHE_CONTROL) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     }
@@ -95,7 +97,8 @@ mod tests {
             path: "/apis/a/v1",
             audit_id: &HeaderValue::from_static("id"),
         };
-        request(&mut headers, &origin);
+        clean(&mut headers);
+        sign(&mut headers, &origin);
         headers
     }
 
@@ -135,12 +138,10 @@ mod tests {
         {
             headers.insert(name, HeaderValue::from_static("x"));
         }
-        headers.insert("audit-id", HeaderValue::from_static("theirs"));
         headers.insert("warning", HeaderValue::from_static("299 - \"old\""));
-        response(&mut headers, &HeaderValue::from_static("ours"));
+        response(&mut headers);
         let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
-        assert_eq!(names, ["audit-id", "cache-control", "warning", "x-content-type-options"]);
-        assert_eq!(headers["audit-id"], "ours");
+        assert_eq!(names, ["cache-control", "warning", "x-content-type-options"]);
     }
 }

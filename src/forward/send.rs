@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
@@ -12,7 +12,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::backend::Backend;
-use super::exchange::{Again, Failure, exchange, within};
+use super::exchange::{Again, Copy, Failure, exchange, within};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::flow::Places;
 use super::relay::{Limit, Relayed};
@@ -60,7 +60,7 @@ pub async fn send(
     streams: &Streams,
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
-    let began = Instant::now();
+    let began = record.last_phase_ended();
     let Outbound { request, path_and_query, origin, identity_headers, connection, timeout, places } = outbound;
     let info = permit.request();
     let name = &backend.api_service().name;
@@ -86,19 +86,17 @@ pub async fn send(
         );
         return Box::pin(upgrade).await;
     }
-    let Prepared { request, source, safe } =
+    let Prepared { request, copy, source, safe, again } =
         match prepare(request, path_and_query, backend, &origin, identity_headers, || record.received()) {
             Ok(prepared) => prepared,
             Err(refusal) => return Err((refusal, record)),
         };
-    let again = match backend.api_service().settings.retry {
-        registry::Retry::Never => Again::Never,
-        registry::Retry::Safe if safe => Again::Always,
-        registry::Retry::Safe => Again::Unbegun,
-    };
     let pick = |failed: &[usize], doubtful: &[usize]| backend.pick(failed, doubtful);
-    let exchange = exchange(request, source.as_ref(), again, pick, |reason| record.retried(reason));
-    let tried = within(timeout, exchange).await;
+    let tried = {
+        // Boxed: by value it would be copied, and kept, once for each future around it.
+        let exchange = exchange(request, copy, source.as_ref(), again, pick, |reason| record.retried(reason));
+        within(timeout.map(|timeout| began + timeout), Box::pin(exchange)).await
+    };
     let fault = source.and_then(|source| source.fault());
     let (index, sent) = match tried {
         Some(Ok(sent)) => sent,
@@ -127,7 +125,7 @@ pub async fn send(
         let message = "the backend attempted to redirect this request, which is not permitted";
         return Err((bad_answer(name, info, "RedirectRejected", message), record));
     }
-    rewrite::response(&mut parts.headers, origin.audit_id);
+    rewrite::response(&mut parts.headers);
     record.status(parts.status.as_u16());
     let limit = match timeout {
         Some(timeout) => {
@@ -147,34 +145,50 @@ pub async fn send(
 }
 
 /// A request as the backend gets it.
-struct Prepared {
+struct Prepared<'o> {
     request: Box<Request<Body>>,
+    /// For when it must be sent again; none when it must not.
+    copy: Option<Copy<'o>>,
     /// What its body is read from; none when there is none.
     source: Option<Rc<Source>>,
     /// Whether it changes nothing, and has no body.
     safe: bool,
+    again: Again,
 }
 
-fn prepare(
+fn prepare<'o>(
     request: Box<Request<Incoming>>,
     path_and_query: PathAndQuery,
     backend: &Backend,
-    origin: &Origin<'_>,
+    origin: &'o Origin<'o>,
     identity_headers: &Arc<IdentityHeaders>,
     received: impl FnOnce() -> Rc<Cell<u64>>,
-) -> Result<Prepared, Refusal> {
+) -> Result<Prepared<'o>, Refusal> {
     let (mut parts, body) = request.into_parts();
-    rewrite::request(&mut parts.headers, origin);
     let http2 = parts.version == Version::HTTP_2;
     let most = backend.api_service().settings.max_request_bytes;
     let source = Source::of(body, http2, most, identity_headers, received);
     let body = source.as_ref().and_then(Source::body).unwrap_or_default();
     let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let again = match backend.api_service().settings.retry {
+        registry::Retry::Never => Again::Never,
+        registry::Retry::Safe if safe => Again::Always,
+        registry::Retry::Safe => Again::Unbegun,
+    };
+    let uri = uri(backend.prefix(), path_and_query)?;
+    rewrite::clean(&mut parts.headers);
+    let copy = (again != Again::Never).then(|| Copy {
+        method: parts.method.clone(),
+        uri: uri.clone(),
+        headers: parts.headers.clone(),
+        origin,
+    });
+    rewrite::sign(&mut parts.headers, origin);
     let mut request = Box::new(Request::new(body));
     *request.method_mut() = parts.method;
     *request.headers_mut() = parts.headers;
-    *request.uri_mut() = uri(backend.prefix(), path_and_query)?;
-    Ok(Prepared { request, source, safe })
+    *request.uri_mut() = uri;
+    Ok(Prepared { request, copy, source, safe, again })
 }
 
 /// Whether it is doubtful where the answer ends, or what it is: any coding but `chunked` would reach the client

@@ -1,6 +1,7 @@
 //! Upgrades: a request that turns its connection into a tunnel (SPDY/3.1, WebSocket).
 
 use std::cell::Cell;
+use std::time::Instant;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::uri::PathAndQuery;
@@ -52,7 +53,8 @@ pub(super) async fn upgrade(
     let Ok(wanted) = HeaderValue::from_str(protocol) else {
         return Err((not_allowed(name, info), record));
     };
-    rewrite::request(&mut parts.headers, &origin);
+    rewrite::clean(&mut parts.headers);
+    rewrite::sign(&mut parts.headers, &origin);
     // Exactly this: a further proxy must find no other header named here.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     parts.headers.insert(UPGRADE, wanted);
@@ -75,7 +77,7 @@ pub(super) async fn upgrade(
     member.endpoint.in_origin_form(&mut outbound);
     // The tunnel may last for hours; the word that it is one comes like any other answer.
     let patience = backend.api_service().settings.request_timeout;
-    let patience = (!patience.is_zero()).then_some(patience);
+    let patience = (!patience.is_zero()).then(|| Instant::now() + patience);
     let mut response = match within(patience, sender.send_request(outbound)).await {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
@@ -95,7 +97,7 @@ pub(super) async fn upgrade(
         let backend_side = hyper::upgrade::on(&mut response);
         let (parts, _) = response.into_parts();
         let mut headers = parts.headers;
-        rewrite::response(&mut headers, origin.audit_id);
+        rewrite::response(&mut headers);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         if let Some(answered) = answered {
             headers.insert(UPGRADE, answered);
@@ -126,7 +128,7 @@ pub(super) async fn upgrade(
         return Err((bad_answer(name, info, "UpgradeRefused", &message), record));
     }
     let (mut parts, from) = response.into_parts();
-    rewrite::response(&mut parts.headers, origin.audit_id);
+    rewrite::response(&mut parts.headers);
     // What the client sent behind its request was meant for a tunnel that there is not.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.status(status.as_u16());

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 
 use super::whole::Whole;
 use crate::authenticate::IdentityHeaders;
+use crate::message::hop_by_hop::remove_where;
 use crate::message::{Body, BodyError, hop_by_hop};
 
 /// How much of a body is kept until the backend answers. Nearly every object of an API is smaller.
@@ -116,7 +117,7 @@ impl Source {
         let mut frame = frame.inspect_err(|_| self.fault.set(Some(Fault::Broken)))?;
         if let Some(trailers) = frame.trailers_mut() {
             hop_by_hop::strip_trailers(trailers);
-            hop_by_hop::strip_untrusted_request(trailers);
+            remove_where(trailers, hop_by_hop::is_untrusted_in_request);
             self.identity.strip(trailers);
             self.ended.set(true);
             *self.trailers.borrow_mut() = Some(trailers.clone());

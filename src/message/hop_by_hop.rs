@@ -4,65 +4,62 @@
 use http::HeaderMap;
 use http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
 
-/// Removes what concerns only this connection from a request: everything `Connection` names and the
-/// fixed list of Go's `ReverseProxy`; `TE: trailers` stays, because trailers are relayed.
+/// Removes from a request what concerns only this connection (everything `Connection` names and the fixed list
+/// of Go's `ReverseProxy`), and every header for which `also` holds; `TE: trailers` stays, because trailers are
+/// relayed.
 ///
 /// Identity headers are put on afterwards, so that a client's `Connection: X-Remote-Group` cannot take
 /// them away. `Trailer` stays: it is no hop-by-hop header in RFC 9110, and hyper sends no trailers on
 /// HTTP/1.1 that it does not name.
-pub fn strip_request(headers: &mut HeaderMap) {
-    let trailers = has_token(headers, &TE, "trailers");
-    strip(headers);
+pub fn strip_request(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
+    let Some(trailers) = strip(headers, also) else { return };
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 }
 
-/// Removes what concerns only the connection to the backend from its answer.
-pub fn strip_response(headers: &mut HeaderMap) {
-    strip(headers);
+/// Removes from a backend's answer what concerns only the connection to it, and every header for which `also`
+/// holds.
+pub fn strip_response(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
+    strip(headers, also);
 }
 
-/// Removes from an aggregated backend's answer what would act on the origin that all APIs share:
+/// Whether a header of an aggregated backend's answer would act on the origin that all APIs share:
 /// cross-origin permissions (upstream removes them, too), cookies, credentials dialogs, transport
-/// promises. Not for a delegate that owns the origin with us.
-pub fn strip_untrusted(headers: &mut HeaderMap) {
-    remove_where(headers, |name| {
-        matches!(
-            name,
-            "access-control-allow-credentials"
-                | "access-control-allow-headers"
-                | "access-control-allow-methods"
-                | "access-control-allow-origin"
-                | "alt-svc"
-                | "clear-site-data"
-                | "public-key-pins"
-                | "set-cookie"
-                | "set-cookie2"
-                | "strict-transport-security"
-                | "www-authenticate"
-        )
-    });
+/// promises. Not to be asked for a delegate that owns the origin with us.
+pub fn is_untrusted(name: &str) -> bool {
+    matches!(
+        name,
+        "access-control-allow-credentials"
+            | "access-control-allow-headers"
+            | "access-control-allow-methods"
+            | "access-control-allow-origin"
+            | "alt-svc"
+            | "clear-site-data"
+            | "public-key-pins"
+            | "set-cookie"
+            | "set-cookie2"
+            | "strict-transport-security"
+            | "www-authenticate"
+    )
 }
 
-/// Removes from a request to an aggregated backend what its sender meant for the origin that all APIs
-/// share, or what only a proxy in front of us may say: cookies, client certificates spoken of in headers,
-/// and the mark of a peer kube-apiserver. Not for a delegate that owns the origin with us.
-pub fn strip_untrusted_request(headers: &mut HeaderMap) {
-    remove_where(headers, |name| {
-        // By first letter: this looks at every header of every request.
-        match name.as_bytes().first() {
-            Some(b'c') => name == "cookie" || name == "cookie2" || begins(name, "client-cert"),
-            Some(b's') => begins(name, "ssl-client-"),
-            Some(b'x') => {
-                begins(name, "x-client-cert")
-                    || begins(name, "x-forwarded-client-cert")
-                    || begins(name, "x-kubernetes-peer-proxied")
-                    || begins(name, "x-ssl-client-")
-            }
-            _ => false,
+/// Whether a header of a request is what its sender meant for the origin that all APIs share, or what only a
+/// proxy in front of us may say: cookies, client certificates spoken of in headers, and the mark of a peer
+/// kube-apiserver. No aggregated backend gets it; a delegate that owns the origin with us may.
+pub fn is_untrusted_in_request(name: &str) -> bool {
+    // By first letter: this looks at every header of every request.
+    match name.as_bytes().first() {
+        Some(b'c') => name == "cookie" || name == "cookie2" || begins(name, "client-cert"),
+        Some(b's') => begins(name, "ssl-client-"),
+        Some(b'x') => {
+            begins(name, "x-client-cert")
+                || begins(name, "x-forwarded-client-cert")
+                || begins(name, "x-kubernetes-peer-proxied")
+                || begins(name, "x-ssl-client-")
         }
-    });
+        _ => false,
+    }
 }
 
 /// Whether `name` begins with `wanted`, any odd character being a dash, as for servers behind WSGI or CGI.
@@ -74,8 +71,7 @@ fn begins(name: &str, wanted: &str) -> bool {
 /// Removes from trailers what must not come behind a body: framing, routing, identity and credentials.
 /// Some servers merge trailers into headers.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
-    strip(trailers);
-    remove_where(trailers, |name| {
+    strip(trailers, |name| {
         let name = name.replace('_', "-");
         matches!(
             &*name,
@@ -116,18 +112,25 @@ fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn strip(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let named: Vec<HeaderName> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .flat_map(|value| tokens(value.as_bytes()).filter_map(|token| HeaderName::from_bytes(token).ok()))
-            .collect();
-        for name in named {
-            headers.remove(name);
+/// In one pass over the names, which for most messages finds nothing and allocates nothing. If it found any:
+/// whether `TE: trailers` was among them.
+fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) -> Option<bool> {
+    let found: Vec<HeaderName> =
+        headers.keys().filter(|name| is_hop_by_hop(name.as_str()) || also(name.as_str())).cloned().collect();
+    if found.is_empty() {
+        return None;
+    }
+    let trailers = found.contains(&TE) && has_token(headers, &TE, "trailers");
+    let mut named = Vec::new();
+    if found.contains(&CONNECTION) {
+        for value in headers.get_all(CONNECTION) {
+            named.extend(tokens(value.as_bytes()).filter_map(|token| HeaderName::from_bytes(token).ok()));
         }
     }
-    remove_where(headers, is_hop_by_hop);
+    for name in found.into_iter().chain(named) {
+        headers.remove(name);
+    }
+    Some(trailers)
 }
 
 fn is_hop_by_hop(name: &str) -> bool {
@@ -191,7 +194,7 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("upgrade", "websocket"),
         ]);
-        strip_request(&mut headers);
+        strip_request(&mut headers, |_| false);
         assert_eq!(names(&headers), ["trailer", "x-four"]);
     }
 
@@ -200,7 +203,7 @@ mod tests {
     fn te_trailers_is_kept() {
         for (te, kept) in [("trailers", true), ("gzip, Trailers;q=0.5", true), ("gzip", false)] {
             let mut headers = map(&[("te", te), ("connection", "te")]);
-            strip_request(&mut headers);
+            strip_request(&mut headers, |_| false);
             assert_eq!(headers.get(TE).map(HeaderValue::as_bytes), kept.then_some(&b"trailers"[..]), "{te}");
         }
     }
@@ -211,10 +214,10 @@ mod tests {
         let mut headers =
             map(&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")]);
         assert_eq!(upgrade_protocol(&headers), None);
-        strip_request(&mut headers);
+        strip_request(&mut headers, |_| false);
         assert!(headers.is_empty());
         let mut headers = map(&[("http2-settings", "AAMAAABk")]);
-        strip_request(&mut headers);
+        strip_request(&mut headers, |_| false);
         assert!(headers.is_empty());
     }
 
@@ -248,7 +251,7 @@ mod tests {
             ("warning", "299 - \"deprecated\""),
             ("content-type", "application/json"),
         ]);
-        strip_untrusted(&mut headers);
+        strip_response(&mut headers, is_untrusted);
         assert_eq!(names(&headers), ["content-type", "warning"]);
     }
 
@@ -262,7 +265,7 @@ mod tests {
             ("x-kubernetes-peer-proxied", "true"),
             ("accept", "*/*"),
         ]);
-        strip_untrusted_request(&mut headers);
+        strip_request(&mut headers, is_untrusted_in_request);
         assert_eq!(names(&headers), ["accept"]);
     }
 

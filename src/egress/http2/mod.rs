@@ -53,6 +53,7 @@ pub(super) struct Multiplexed {
     state: Rc<State>,
     retired: Cell<bool>,
     used: Cell<Instant>,
+    touched: Cell<bool>,
     ear: Rc<Ear>,
     /// What [`Multiplexed::heard`] was at a sweep, and at which first.
     silence: Cell<(u64, Instant)>,
@@ -151,8 +152,9 @@ impl Multiplexed {
         self.retired.set(true);
     }
 
-    pub(super) fn touch(&self, now: Instant) {
-        self.used.set(now);
+    /// It was of use. The next sweep says when that was.
+    pub(super) fn touch(&self) {
+        self.touched.set(true);
     }
 
     /// Whether it is worth keeping: it carries requests, or may and was used of late.
@@ -164,6 +166,9 @@ impl Multiplexed {
     /// Asks a connection that was silent for long whether it still lives, and ends it when it does not say so.
     /// Call it every second.
     pub(super) fn listen(&self, now: Instant) {
+        if self.touched.take() {
+            self.used.set(now);
+        }
         let (heard, since) = self.silence.get();
         if heard != self.heard() {
             self.silence.set((self.heard(), now));
@@ -243,6 +248,7 @@ pub(super) async fn greet(dialled: Dialled) -> Result<Multiplexed, DialError> {
         state,
         retired: Cell::new(false),
         used: Cell::new(Instant::now()),
+        touched: Cell::new(false),
         silence: Cell::new((ear.count.get(), Instant::now())),
         ear,
         ping: Rc::new(RefCell::new(ping)),

@@ -137,6 +137,11 @@ impl AccessRecord {
         self.0.began
     }
 
+    /// When the last phase that was told ended.
+    pub fn last_phase_ended(&self) -> Instant {
+        self.0.last
+    }
+
     /// The value of `Audit-Id`.
     pub fn audit_id(&mut self, id: HeaderValue) {
         self.0.audit_id = Some(id);

@@ -96,7 +96,7 @@ async fn relay(
 
     // What is asked, and of whom. Judged, routed and sent on is this one reading.
     let host = attempt!(connection.host(&request).map_err(client));
-    let uri = request.uri().clone();
+    let uri = std::mem::take(request.uri_mut());
     let path = attempt!(CanonicalPath::parse(uri.path()).map_err(client));
     let query = Query::parse(uri.query().unwrap_or_default());
     let method = request.method().clone();

@@ -1,0 +1,160 @@
+//! Reading more from a socket than TLS asks for.
+//!
+//! rustls asks for 4 KiB at a time. A backend that answers many requests on one connection has sent more than that
+//! by the time we look, and each piece would be a system call of its own.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// What is read at a time.
+const AHEAD: usize = 64 << 10;
+/// Buffers a thread keeps for the next use.
+const SPARES: usize = 4;
+
+thread_local! {
+    /// A connection owns a buffer only while something is left in it, so that idle ones hold none.
+    static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A socket that reads ahead once it is told to.
+pub(super) struct ReadAhead {
+    socket: TcpStream,
+    ahead: bool,
+    left: Option<Left>,
+}
+
+/// What was read and not yet asked for.
+struct Left {
+    buffer: Box<[u8]>,
+    from: usize,
+    to: usize,
+}
+
+impl ReadAhead {
+    /// Reads no more than is asked for.
+    pub(super) fn new(socket: TcpStream) -> ReadAhead {
+        ReadAhead { socket, ahead: false, left: None }
+    }
+
+    /// From now on reads ahead; for connections that many requests share.
+    pub(super) fn begin(&mut self) {
+        self.ahead = true;
+    }
+}
+
+fn give_back(buffer: Box<[u8]>) {
+    SPARE.with_borrow_mut(|spare| {
+        if spare.len() < SPARES {
+            spare.push(buffer);
+        }
+    });
+}
+
+impl Left {
+    /// Moves as much as there is room for; true when nothing is left.
+    fn give(&mut self, out: &mut ReadBuf<'_>) -> bool {
+        let n = out.remaining().min(self.to - self.from);
+        out.put_slice(&self.buffer[self.from..self.from + n]);
+        self.from += n;
+        self.from == self.to
+    }
+}
+
+impl AsyncRead for ReadAhead {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.left.is_none() {
+            if !this.ahead || out.remaining() >= AHEAD {
+                return Pin::new(&mut this.socket).poll_read(cx, out);
+            }
+            let mut buffer = SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; AHEAD].into_boxed_slice());
+            let mut space = ReadBuf::new(&mut buffer);
+            let read = Pin::new(&mut this.socket).poll_read(cx, &mut space);
+            let to = space.filled().len();
+            if !matches!(read, Poll::Ready(Ok(()))) || to == 0 {
+                give_back(buffer);
+                ready!(read)?;
+                return Poll::Ready(Ok(()));
+            }
+            this.left = Some(Left { buffer, from: 0, to });
+        }
+        if let Some(left) = &mut this.left
+            && left.give(out)
+            && let Some(left) = this.left.take()
+        {
+            give_back(left.buffer);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ReadAhead {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_byte_comes_in_order_whatever_is_asked_for() {
+        for ahead in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (mut sender, _) = listener.accept().await.unwrap();
+            let sent: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
+            let copy = sent.clone();
+            let sending = tokio::spawn(async move {
+                sender.write_all(&copy).await.unwrap();
+                sender.shutdown().await.unwrap();
+            });
+            let mut reader = ReadAhead::new(socket);
+            let mut got = vec![0; 1000];
+            reader.read_exact(&mut got).await.unwrap();
+            if ahead {
+                reader.begin();
+            }
+            for size in [1, 5, 4096, 100_000, 65_536, 7].into_iter().cycle() {
+                let mut piece = vec![0; size];
+                let n = reader.read(&mut piece).await.unwrap();
+                if n == 0 {
+                    break;
+                }
+                got.extend_from_slice(&piece[..n]);
+            }
+            sending.await.unwrap();
+            assert!(got == sent, "ahead: {ahead}");
+            assert!(reader.left.is_none());
+        }
+    }
+}
