@@ -1,19 +1,19 @@
 //! The calling side: how we meet a backend, whom we take it for, and who we say we are.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{ClientConfig, Error};
 
 use super::bundle::Bundle;
 use super::failure::certificate_error;
 use super::key_pair::KeyPair;
-use super::{provider, signature};
+use super::provider;
+use super::signature::signature_checks;
 use crate::process::Problem;
 
 /// All that bears on the trust between us and a backend, except the name, which is an argument of each
@@ -35,13 +35,11 @@ pub struct ClientSettings {
 ///
 /// A problem when the system's roots are wanted and there are none.
 pub fn config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Problem> {
+    let verifier = Backend { authorities: backend_authorities(settings)? };
     // The provider's order of key exchanges stays: the hybrid one first, X25519 sent along. To send X25519 alone
     // and merely offer the hybrid would cost more, not less: a Go server (from 1.24 on) then asks for the hybrid
     // by another round trip (crypto/tls handshake_server_tls13.go).
-    let provider = provider();
-    let algorithms = provider.signature_verification_algorithms;
-    let verifier = Backend { authorities: backend_authorities(settings)?, algorithms };
-    let builder = builder(provider)?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let builder = builder(provider())?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
     let mut config = match &settings.identity {
         Some(pair) => {
             builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified().as_ref().clone())))
@@ -77,10 +75,10 @@ fn backend_authorities(settings: &ClientSettings) -> Result<Option<Bundle>, Prob
 }
 
 /// Judges a backend's certificate.
+#[derive(Debug)]
 struct Backend {
     /// `None`: whatever it presents.
     authorities: Option<Bundle>,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerCertVerifier for Backend {
@@ -100,31 +98,5 @@ impl ServerCertVerifier for Backend {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        signature::tls12(message, certificate, signed, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        signature::tls13(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-impl fmt::Debug for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backend").field("authorities", &self.authorities).finish_non_exhaustive()
-    }
+    signature_checks!();
 }

@@ -1,46 +1,60 @@
 //! Checks that a peer holds the key of the certificate it sent, whatever that certificate is worth.
 
-use rustls::DigitallySignedStruct;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
-use rustls::{CertificateError, Error, PeerMisbehaved};
+use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved, SignatureScheme};
 use webpki::RawPublicKeyEntity;
 
 use super::certificate::parse;
+use super::provider;
 
-/// The handshake's signature under TLS 1.2.
+/// The methods about signatures, the same in rustls' verifiers of both sides: `ServerCertVerifier` and
+/// `ClientCertVerifier`.
+macro_rules! signature_checks {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls::pki_types::CertificateDer<'_>,
+            signed: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            $crate::tls::signature::verify(message, certificate, signed, false)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls::pki_types::CertificateDer<'_>,
+            signed: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            $crate::tls::signature::verify(message, certificate, signed, true)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            $crate::tls::signature::schemes()
+        }
+    };
+}
+pub(super) use signature_checks;
+
+/// The kinds of signatures that are understood.
+pub(super) fn schemes() -> Vec<SignatureScheme> {
+    provider().signature_verification_algorithms.supported_schemes()
+}
+
+/// Checks the handshake's signature. `first_only` is for TLS 1.3, where a scheme means exactly one algorithm.
 ///
 /// rustls' own function refuses a certificate that webpki cannot judge (version 1, an unknown critical
 /// extension) before it looks at the signature. Go looks at the signature first and judges later, and so do
 /// we: the refusal then is a 401 with a reason and not a broken handshake.
-pub(super) fn tls12(
+pub(super) fn verify(
     message: &[u8],
     certificate: &CertificateDer<'_>,
     signed: &DigitallySignedStruct,
-    algorithms: &WebPkiSupportedAlgorithms,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify(message, certificate, signed, algorithms, false)
-}
-
-/// The handshake's signature under TLS 1.3, where a scheme means exactly one algorithm.
-pub(super) fn tls13(
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signed: &DigitallySignedStruct,
-    algorithms: &WebPkiSupportedAlgorithms,
-) -> Result<HandshakeSignatureValid, Error> {
-    verify(message, certificate, signed, algorithms, true)
-}
-
-fn verify(
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signed: &DigitallySignedStruct,
-    algorithms: &WebPkiSupportedAlgorithms,
     first_only: bool,
 ) -> Result<HandshakeSignatureValid, Error> {
-    use rustls::SignatureScheme as Scheme;
+    use SignatureScheme as Scheme;
+    let algorithms = provider().signature_verification_algorithms;
     // PKCS#1 signatures over the handshake ended with TLS 1.2.
     let old = matches!(
         signed.scheme,

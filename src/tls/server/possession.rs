@@ -4,18 +4,15 @@
 //! Go servers of Kubernetes do the same (`tls.RequestClientCert`): a client whose certificate is not trusted
 //! gets an answer (401) instead of a broken handshake, and may still come with a token.
 
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{DistinguishedName, Error};
 
-use crate::tls::{provider, signature};
+use crate::tls::signature::signature_checks;
 
 #[derive(Debug)]
 pub(super) struct Possession {
     hints: Vec<DistinguishedName>,
-    algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Possession {
@@ -24,7 +21,7 @@ impl Possession {
     pub(super) fn new(mut hints: Vec<DistinguishedName>) -> Possession {
         hints.sort_by(|a, b| a.as_ref().cmp(b.as_ref()));
         hints.dedup_by(|a, b| a.as_ref() == b.as_ref());
-        Possession { hints, algorithms: provider().signature_verification_algorithms }
+        Possession { hints }
     }
 }
 
@@ -50,25 +47,5 @@ impl ClientCertVerifier for Possession {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        signature::tls12(message, certificate, signed, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        signature::tls13(message, certificate, signed, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
+    signature_checks!();
 }
