@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::read_ahead::ReadAhead;
 use super::{Resolver, Upstream};
+use crate::process;
 
 /// The HTTP version ALPN chose with a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,10 +142,7 @@ async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
         };
         match result {
             Some(Ok(socket)) => {
-                socket.set_nodelay(true)?;
-                let keepalive =
-                    TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(15));
-                SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
+                process::set_up(&socket)?;
                 return Ok(socket);
             }
             Some(Err(error)) => last = error,

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
 use tokio::sync::mpsc;
 
-use crate::process::{Drain, Phase};
+use crate::process::{self, Drain, Phase};
 
 /// A connection on its way to a worker; dropping it gives its place back.
 pub struct Incoming {
@@ -111,9 +110,6 @@ pub async fn accept(listener: TcpListener, acceptor: Acceptor, max_connections: 
 }
 
 fn prepare(socket: tokio::net::TcpStream) -> std::io::Result<std::net::TcpStream> {
-    socket.set_nodelay(true)?;
-    // A client that vanished without a word must not hold its watches for ever (net/http: 15 s).
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(15));
-    SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
+    process::set_up(&socket)?;
     socket.into_std()
 }
