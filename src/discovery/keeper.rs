@@ -1,99 +1,84 @@
-//! Asks every backend what it serves, keeps the last good answer, and publishes the merged documents.
+//! Follows what is registered, asks each backend in a task of its own, and keeps what was heard.
+//!
+//! What is asked and what becomes of the answer is the [`Subject`]'s business: discovery is one, OpenAPI another.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::StreamExt;
-use futures_util::stream;
-
-use super::document::Resource;
-use super::documents::{Documents, Source};
-use super::fetch::{Fetch, FetchError, bounded};
 use super::known::Known;
-use super::media::is_aggregated;
-use super::merge::merge;
-use super::own;
-use super::parse::{self, Listed};
 use super::rounds::Rounds;
 
-use crate::process::{Published, Publisher};
+/// What all backends are asked about.
+pub(crate) trait Subject: 'static {
+    /// What is remembered of a backend between rounds, as long as the same APIServices point to it.
+    type Memory: Clone + Default;
+    /// What is known of an APIService, as long as it is registered.
+    type Content;
+    /// What a backend said in one round.
+    type Heard;
 
-/// What we ask `/apis` with. Both versions: backends older than Kubernetes 1.30 know only the second, while upstream
-/// asks only with the first.
-const ACCEPT_AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
-    application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
-/// How many versions of one backend are asked for at a time in the older form.
-const LEGACY_AT_A_TIME: usize = 4;
-/// After how many rounds in a row that failed the last good content is marked stale. Clients such as kubectl drop
-/// what is stale altogether, so one lost packet must not do it.
-const STALE_AFTER: u32 = 3;
+    /// Asks one backend. `claims` are the APIServices that point to it.
+    async fn ask(&self, claims: &[Known], memory: Self::Memory) -> Self::Heard;
 
-/// The running discovery of all backends; dropping it ends their tasks.
+    /// Takes in what was heard, as far as it is about `claims`.
+    fn hear(
+        &self,
+        heard: Self::Heard,
+        claims: &[Known],
+        memory: &mut Self::Memory,
+        contents: &mut Contents<Self::Content>,
+    ) -> Outcome;
+
+    /// Publishes what is known of the APIServices there are.
+    fn publish(&self, known: &[Known], contents: &Contents<Self::Content>);
+}
+
+/// What is known, by name of the APIService.
+pub(crate) type Contents<C> = BTreeMap<String, C>;
+
+/// What a round came to.
+pub(crate) struct Outcome {
+    /// Whether all went well; if not, the next round comes soon.
+    pub(crate) well: bool,
+    /// Whether any content is another now.
+    pub(crate) changed: bool,
+}
+
+/// The running rounds about one subject; dropping it ends their tasks.
 ///
-/// Lives on one thread, inside a `LocalSet`. Each backend has a task of its own: no backend waits for another, and
-/// the documents never wait for any.
-pub struct Discovery<F> {
-    shared: Rc<Shared<F>>,
+/// Lives on one thread, inside a `LocalSet`.
+pub(crate) struct Keeper<S: Subject> {
+    shared: Rc<Shared<S>>,
     rounds: RefCell<Rounds>,
 }
 
-struct Shared<F> {
-    fetch: F,
-    state: RefCell<State>,
-    publisher: Publisher<Documents>,
-    aggregations: Arc<AtomicU64>,
+struct Shared<S: Subject> {
+    subject: S,
+    state: RefCell<State<S>>,
 }
 
-#[derive(Default)]
-struct State {
+struct State<S: Subject> {
     known: Vec<Known>,
-    backends: BTreeMap<String, Backend>,
-    /// By name of the APIService.
-    contents: BTreeMap<String, Content>,
+    backends: BTreeMap<String, Backend<S::Memory>>,
+    contents: Contents<S::Content>,
 }
 
-/// What we remember of one backend between rounds.
-struct Backend {
+struct Backend<M> {
     /// The APIServices that point to it; replaced as a whole when they change.
     claims: Rc<[Known]>,
-    /// The tag of the last good answer, by path.
-    etags: BTreeMap<&'static str, String>,
+    memory: M,
 }
 
-/// What we know of one APIService.
-#[derive(Clone, Default, PartialEq)]
-struct Content {
-    /// As last heard, however long ago.
-    resources: Arc<Vec<Resource>>,
-    /// What the last good answer of the backend leaves to be desired; `None` when it vouches for the resources.
-    doubt: Option<String>,
-    /// Why the backend could not be asked in the last round, or was not believed.
-    trouble: Option<String>,
-    /// How many rounds in a row ended so; counted up to [`STALE_AFTER`].
-    failures: u32,
-    /// Whether a round has ended.
-    asked: bool,
-    /// Whether any round ended well.
-    heard: bool,
-}
-
-impl<F: Fetch + 'static> Discovery<F> {
-    /// Begins with no APIService. The documents hold our own group from the start.
-    pub fn start(fetch: F) -> (Discovery<F>, Published<Documents>) {
-        let (publisher, published) = Published::new(Documents::empty());
-        let shared = Shared { fetch, state: RefCell::default(), publisher, aggregations: Arc::default() };
-        (Discovery { shared: Rc::new(shared), rounds: RefCell::default() }, published)
+impl<S: Subject> Keeper<S> {
+    /// Begins with no APIService.
+    pub(crate) fn new(subject: S) -> Keeper<S> {
+        let state = State { known: Vec::new(), backends: BTreeMap::new(), contents: BTreeMap::new() };
+        Keeper { shared: Rc::new(Shared { subject, state: RefCell::new(state) }), rounds: RefCell::default() }
     }
 
     /// Takes over what is registered now. New and changed APIServices are asked at once; what is gone, goes.
-    ///
-    /// Call it inside the `LocalSet`, whenever the registry changed; it does not wait for anything.
-    pub fn follow(&self, mut known: Vec<Known>) {
-        // Our own group is ours, whoever registers it.
-        known.retain(|one| one.group != own::GROUP);
+    pub(crate) fn follow(&self, mut known: Vec<Known>) {
         known.sort_by(|a, b| a.name.cmp(&b.name));
         known.dedup_by(|a, b| a.name == b.name);
         let mut by_backend: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
@@ -109,16 +94,16 @@ impl<F: Fetch + 'static> Discovery<F> {
         rounds.retain(|key| by_backend.contains_key(key));
         state.backends.retain(|key, _| by_backend.contains_key(key.as_str()));
         for (key, claims) in &by_backend {
+            let fresh = || Backend { claims: claims.as_slice().into(), memory: S::Memory::default() };
             match state.backends.get_mut(*key) {
-                Some(backend) if *backend.claims == **claims => continue,
+                Some(backend) if *backend.claims == **claims => {}
                 Some(backend) => {
-                    // What a new claim needs was passed over when the tag was noted, so the tag goes.
-                    *backend = Backend { claims: claims.as_slice().into(), etags: BTreeMap::new() };
+                    // What a new claim needs was passed over when the answer was remembered, so the memory goes.
+                    *backend = fresh();
                     rounds.nudge(key);
                 }
                 None => {
-                    let backend = Backend { claims: claims.as_slice().into(), etags: BTreeMap::new() };
-                    state.backends.insert((*key).to_owned(), backend);
+                    state.backends.insert((*key).to_owned(), fresh());
                     let (shared, its) = (self.shared.clone(), Rc::<str>::from(*key));
                     rounds.begin(key, move || round(shared.clone(), its.clone()));
                 }
@@ -127,197 +112,41 @@ impl<F: Fetch + 'static> Discovery<F> {
         // What moved to another backend (a new authority will do) keeps what the old one said until the new one speaks.
         state.contents.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
         state.known = known;
-        self.shared.publish(&state);
+        self.shared.subject.publish(&state.known, &state.contents);
     }
 
-    /// Asks the backend of `apiservice` again now; for when it became available.
-    pub fn nudge(&self, apiservice: &str) {
+    /// Asks the backend of `apiservice` again now.
+    pub(crate) fn nudge(&self, apiservice: &str) {
         let state = self.shared.state.borrow();
         if let Some(one) = state.known.iter().find(|one| one.name == apiservice) {
             self.rounds.borrow().nudge(&one.service_key);
         }
     }
-
-    /// How often the documents were merged anew (`aggregator_discovery_aggregation_count_total`).
-    pub fn aggregations(&self) -> Arc<AtomicU64> {
-        self.shared.aggregations.clone()
-    }
 }
 
-impl<F> Shared<F> {
-    /// Takes in what a round heard; says whether all of it is well.
-    fn note(&self, key: &str, asked: &Rc<[Known]>, heard: [Heard; 2]) -> bool {
-        let mut state = self.state.borrow_mut();
-        let state = &mut *state;
-        let Some(backend) = state.backends.get_mut(key) else { return true };
-        // The APIServices may have changed meanwhile: what was heard is still true of those that stayed, but a tag
-        // noted now would hide what the new ones need.
-        let same = Rc::ptr_eq(&backend.claims, asked);
-        let (mut well, mut changed) = (true, false);
-        for root in heard {
-            if same && !root.unchanged {
-                match root.etag {
-                    Some(etag) => drop(backend.etags.insert(root.path, etag)),
-                    None => drop(backend.etags.remove(root.path)),
-                }
-            }
-            for (name, verdict) in root.verdicts {
-                well &= !matches!(verdict, Verdict::Missing | Verdict::Failed(_));
-                if backend.claims.iter().any(|claim| claim.name == name) {
-                    let content = state.contents.entry(name).or_default();
-                    let before = content.clone();
-                    content.hear(verdict);
-                    changed |= *content != before;
-                }
-            }
-        }
-        if changed {
-            self.publish(state);
-        }
-        well
-    }
-
-    fn publish(&self, state: &State) {
-        let content = |one: &Known| state.contents.get(&one.name);
-        let groups = merge(&state.known, |one| {
-            content(one).map_or_else(Default::default, |content| (content.resources.clone(), content.is_current()))
-        });
-        let sources = state.known.iter().map(|one| {
-            let content = content(one).cloned().unwrap_or_default();
-            Source {
-                apiservice: one.name.clone(),
-                asked: content.asked,
-                current: content.is_current(),
-                resources: content.resources.len(),
-                problem: content.trouble.or(content.doubt).unwrap_or_default(),
-            }
-        });
-        let sources: Vec<Source> = sources.collect();
-        say_what_changed(&self.publisher.reader().load().sources, &sources);
-        self.publisher.publish(Arc::new(Documents::new(&groups, sources)));
-        self.aggregations.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Content {
-    fn is_current(&self) -> bool {
-        self.heard && self.doubt.is_none() && self.failures < STALE_AFTER
-    }
-
-    fn hear(&mut self, verdict: Verdict) {
-        self.asked = true;
-        if let Verdict::Failed(error) = verdict {
-            self.trouble = Some(error.0);
-            self.failures = STALE_AFTER.min(self.failures + 1);
-            return;
-        }
-        self.trouble = None;
-        self.failures = 0;
-        match verdict {
-            Verdict::Unchanged | Verdict::Failed(_) => {}
-            Verdict::Listed(listed) => {
-                self.heard = true;
-                self.doubt = listed.stale.then(|| "its own backend calls it stale".into());
-                // Stale and empty is what kube-aggregator says of a version it lost: no reason to lose it too.
-                let lost = listed.stale && listed.resources.is_empty();
-                if !lost && *self.resources != listed.resources {
-                    self.resources = Arc::new(listed.resources);
-                }
-            }
-            Verdict::Missing => self.doubt = Some("its backend does not list this group and version".into()),
-        }
-    }
-}
-
-/// One log line for each APIService that became current, or ceased to be.
-fn say_what_changed(before: &[Source], now: &[Source]) {
-    for source in now {
-        let was = before.iter().find(|was| was.apiservice == source.apiservice).filter(|was| was.asked);
-        if source.asked && !source.current && was.is_none_or(|was| was.current) {
-            tracing::warn!(
-                apiservice = source.apiservice,
-                problem = source.problem,
-                "discovery of the backend failed; its last good answer is served and marked Stale"
-            );
-        } else if source.current && was.is_some_and(|was| !was.current) {
-            tracing::info!(apiservice = source.apiservice, "discovery of the backend works again");
-        }
-    }
-}
-
-/// Asks one backend for everything it is claimed to serve; says whether all of it went well.
-async fn round<F: Fetch>(shared: Rc<Shared<F>>, key: Rc<str>) -> bool {
-    let Some((claims, etags)) =
-        shared.state.borrow().backends.get(&*key).map(|it| (it.claims.clone(), it.etags.clone()))
+/// Asks the backend `key`; says whether all went well.
+async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
+    let Some((asked, memory)) =
+        shared.state.borrow().backends.get(&*key).map(|backend| (backend.claims.clone(), backend.memory.clone()))
     else {
         return true;
     };
-    let (core, named): (Vec<_>, Vec<_>) = claims.iter().cloned().partition(|claim| claim.group.is_empty());
-    let core = ask(&shared.fetch, "/api", &core, etags.get("/api").map(String::as_str));
-    let named = ask(&shared.fetch, "/apis", &named, etags.get("/apis").map(String::as_str));
-    let (core, named) = futures_util::join!(core, named);
-    shared.note(&key, &claims, [core, named])
-}
+    let heard = shared.subject.ask(&asked, memory).await;
 
-/// What one of the two roots of a backend had to say about the APIServices that belong below it.
-struct Heard {
-    path: &'static str,
-    verdicts: Vec<(String, Verdict)>,
-    etag: Option<String>,
-    unchanged: bool,
-}
-
-#[derive(Clone)]
-enum Verdict {
-    /// As it was (304).
-    Unchanged,
-    Listed(Listed),
-    /// The backend answered, but not about this one.
-    Missing,
-    Failed(FetchError),
-}
-
-/// The outcomes are those of kube-aggregator's `fetchFreshDiscoveryForService`.
-async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Option<&str>) -> Heard {
-    let all = |verdict: Verdict| claims.iter().map(|claim| (claim.name.clone(), verdict.clone())).collect();
-    let failed = |error: FetchError| Heard { path, verdicts: all(Verdict::Failed(error)), etag: None, unchanged: true };
-    let Some(first) = claims.first() else { return Heard { path, verdicts: Vec::new(), etag: None, unchanged: true } };
-    let fetched = match bounded(fetch, &first.name, path, ACCEPT_AGGREGATED, etag).await {
-        Err(error) => return failed(error),
-        Ok(fetched) => fetched,
+    let mut state = shared.state.borrow_mut();
+    let State { known, backends, contents } = &mut *state;
+    let Some(backend) = backends.get_mut(&*key) else { return true };
+    // The APIServices may have changed meanwhile: what was heard is still true of those that stayed, but what is
+    // remembered of it now would hide what the new ones need.
+    let outcome = if Rc::ptr_eq(&backend.claims, &asked) {
+        shared.subject.hear(heard, &asked, &mut backend.memory, contents)
+    } else {
+        let stayed: Vec<Known> =
+            asked.iter().filter(|one| backend.claims.iter().any(|claim| claim.name == one.name)).cloned().collect();
+        shared.subject.hear(heard, &stayed, &mut S::Memory::default(), contents)
     };
-    match fetched.status {
-        304 if etag.is_some() => Heard { path, verdicts: all(Verdict::Unchanged), etag: None, unchanged: true },
-        // Not up, or overloaded: asking in another form would only add to it.
-        429 | 503 => failed(FetchError(format!("GET {path} is answered with {}", fetched.status))),
-        200 if is_aggregated(&fetched.content_type) => match parse::aggregated(&fetched.body, claims) {
-            Err(error) => failed(error),
-            Ok(mut found) => {
-                let mut verdict = |claim: &Known| found.remove(&claim.name).map_or(Verdict::Missing, Verdict::Listed);
-                let verdicts = claims.iter().map(|claim| (claim.name.clone(), verdict(claim))).collect();
-                Heard { path, verdicts, etag: fetched.etag.filter(|etag| etag.len() <= 256), unchanged: false }
-            }
-        },
-        // A server from before aggregated discovery, or one that lists nothing at its root: the older form.
-        _ => {
-            let verdicts = stream::iter(claims).map(|claim| async move {
-                let verdict = older_form(fetch, claim).await.map_or_else(Verdict::Failed, Verdict::Listed);
-                (claim.name.clone(), verdict)
-            });
-            let verdicts = verdicts.buffer_unordered(LEGACY_AT_A_TIME).collect().await;
-            Heard { path, verdicts, etag: None, unchanged: false }
-        }
+    if outcome.changed {
+        shared.subject.publish(known, contents);
     }
+    outcome.well
 }
-
-async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchError> {
-    let path = claim.path();
-    let fetched = bounded(fetch, &claim.name, &path, "application/json", None).await?;
-    match fetched.status {
-        200 => parse::legacy(&fetched.body, claim),
-        status => Err(FetchError(format!("GET {path} is answered with {status}"))),
-    }
-}
-
-#[cfg(test)]
-mod tests;

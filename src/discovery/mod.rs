@@ -5,6 +5,7 @@
 //! serves them. A backend that is slow, dead or lying costs nobody else anything: its last good content stays,
 //! marked `Stale` (KEP-3352, with the resources that kube-aggregator drops).
 
+mod aggregation;
 mod document;
 mod documents;
 mod fetch;
@@ -17,15 +18,15 @@ mod parse;
 mod rounds;
 mod serve;
 
+pub use aggregation::Discovery;
 pub use document::{Kind, Resource, Scope, Subresource};
 pub use documents::{Documents, Source};
 pub use fetch::{Fetch, FetchError, Fetched, MAX_BODY, TIMEOUT};
-pub use keeper::Discovery;
 pub use known::Known;
 pub use serve::answer;
 
 pub(crate) use documents::Document;
 pub(crate) use fetch::bounded;
+pub(crate) use keeper::{Contents, Keeper, Outcome, Subject};
 pub(crate) use media::accepted;
-pub(crate) use rounds::Rounds;
 pub(crate) use serve::{Reply, not_acceptable, not_allowed};

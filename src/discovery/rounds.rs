@@ -15,7 +15,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 
 /// The running tasks by the key of their backend. Dropping it ends them.
 #[derive(Default)]
-pub(crate) struct Rounds(BTreeMap<String, Task>);
+pub(super) struct Rounds(BTreeMap<String, Task>);
 
 struct Task {
     nudge: Rc<Notify>,
@@ -31,7 +31,7 @@ impl Drop for Task {
 impl Rounds {
     /// Starts to repeat `round` for the backend `key`, at once for the first time; a round says whether it went
     /// well. Must be called inside a `LocalSet`. A backend that has a task already keeps it.
-    pub(crate) fn begin<R, Fut>(&mut self, key: &str, round: R)
+    pub(super) fn begin<R, Fut>(&mut self, key: &str, round: R)
     where
         R: FnMut() -> Fut + 'static,
         Fut: Future<Output = bool> + 'static,
@@ -45,14 +45,14 @@ impl Rounds {
     }
 
     /// Makes the backend `key` be asked now, or once more if it is being asked.
-    pub(crate) fn nudge(&self, key: &str) {
+    pub(super) fn nudge(&self, key: &str) {
         if let Some(task) = self.0.get(key) {
             task.nudge.notify_one();
         }
     }
 
     /// Ends the tasks of all backends but those that `stays` names.
-    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&str) -> bool) {
+    pub(super) fn retain(&mut self, mut stays: impl FnMut(&str) -> bool) {
         self.0.retain(|key, _| stays(key));
     }
 }

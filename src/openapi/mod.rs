@@ -4,14 +4,14 @@
 //! kubectl needs them for `explain`, `apply` and the validation of `create`. A backend that has no `/openapi/v3`
 //! is absent from the index, and kubectl does without; the document of version 2 is empty.
 
+mod aggregation;
 mod index;
-mod keeper;
 mod own;
 mod relay;
 mod serve;
 mod version2;
 
+pub use aggregation::OpenApi;
 pub use index::Index;
-pub use keeper::OpenApi;
 pub use relay::{seal, split_hash};
 pub use serve::answer;

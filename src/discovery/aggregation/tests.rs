@@ -1,5 +1,7 @@
 //! Discovery against backends that are good, slow, dead, old and lying; time is the test's own.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;

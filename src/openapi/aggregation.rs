@@ -1,157 +1,101 @@
 //! Asks every backend for its OpenAPI index, keeps the last good answer, and publishes the merged one.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use super::index::{Hash, Index, parse};
+use super::index::{Hash, Index, key, parse};
 use super::own;
-use crate::discovery::{Fetch, FetchError, Known, Rounds, bounded};
+use crate::discovery::{Contents, Fetch, FetchError, Keeper, Known, Outcome, Subject, bounded};
 use crate::process::{Published, Publisher};
 
 /// The running OpenAPI aggregation of all backends; dropping it ends their tasks.
 ///
 /// Lives on one thread, inside a `LocalSet`; each backend has a task of its own.
-pub struct OpenApi<F> {
-    shared: Rc<Shared<F>>,
-    rounds: RefCell<Rounds>,
-}
+pub struct OpenApi<F: Fetch + 'static>(Keeper<Aggregation<F>>);
 
-struct Shared<F> {
+struct Aggregation<F> {
     fetch: F,
-    state: RefCell<State>,
     publisher: Publisher<Index>,
 }
 
-#[derive(Default)]
-struct State {
-    known: Vec<Known>,
-    backends: BTreeMap<String, Backend>,
-    /// By name of the APIService, where its backend listed a document for it when last heard.
-    hashes: BTreeMap<String, Hash>,
-}
-
-struct Backend {
-    claims: Rc<[Known]>,
+#[derive(Clone, Default)]
+struct Memory {
+    /// The tag of the last good answer.
     etag: Option<String>,
-    /// Why the last round failed, if it did; so that it is said once.
-    trouble: Option<String>,
+    /// Whether the last round failed; so that it is said once.
+    failed: bool,
 }
 
 impl<F: Fetch + 'static> OpenApi<F> {
     /// Begins with no APIService. The index holds our own document from the start.
     pub fn start(fetch: F) -> (OpenApi<F>, Published<Index>) {
         let (publisher, published) = Published::new(Index::new(&[], |_| None));
-        let shared = Shared { fetch, state: RefCell::default(), publisher };
-        (OpenApi { shared: Rc::new(shared), rounds: RefCell::default() }, published)
+        (OpenApi(Keeper::new(Aggregation { fetch, publisher })), published)
     }
 
     /// Takes over what is registered now; as `Discovery::follow`.
     pub fn follow(&self, mut known: Vec<Known>) {
-        known.retain(|one| super::index::key(one) != own::KEY);
-        known.sort_by(|a, b| a.name.cmp(&b.name));
-        known.dedup_by(|a, b| a.name == b.name);
-        let mut by_backend: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
-        for one in &known {
-            by_backend.entry(&one.service_key).or_default().push(one.clone());
-        }
-
-        let mut state = self.shared.state.borrow_mut();
-        if state.known == known {
-            return;
-        }
-        let mut rounds = self.rounds.borrow_mut();
-        rounds.retain(|key| by_backend.contains_key(key));
-        state.backends.retain(|key, _| by_backend.contains_key(key.as_str()));
-        for (key, claims) in &by_backend {
-            let fresh = || Backend { claims: claims.as_slice().into(), etag: None, trouble: None };
-            match state.backends.get_mut(*key) {
-                Some(backend) if *backend.claims == **claims => {}
-                Some(backend) => {
-                    *backend = fresh();
-                    rounds.nudge(key);
-                }
-                None => {
-                    state.backends.insert((*key).to_owned(), fresh());
-                    let (shared, its) = (self.shared.clone(), Rc::<str>::from(*key));
-                    rounds.begin(key, move || round(shared.clone(), its.clone()));
-                }
-            }
-        }
-        state.hashes.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
-        state.known = known;
-        self.shared.publish(&state);
+        known.retain(|one| key(one) != own::KEY);
+        self.0.follow(known);
     }
 
     /// Asks the backend of `apiservice` again now; for when it became available.
     pub fn nudge(&self, apiservice: &str) {
-        let state = self.shared.state.borrow();
-        if let Some(one) = state.known.iter().find(|one| one.name == apiservice) {
-            self.rounds.borrow().nudge(&one.service_key);
-        }
+        self.0.nudge(apiservice);
     }
 }
 
-impl<F> Shared<F> {
-    fn publish(&self, state: &State) {
-        self.publisher.publish(Arc::new(Index::new(&state.known, |one| state.hashes.get(&one.name))));
+impl<F: Fetch + 'static> Subject for Aggregation<F> {
+    type Memory = Memory;
+    /// Where the backend listed a document when last heard.
+    type Content = Hash;
+    type Heard = Result<Heard, FetchError>;
+
+    async fn ask(&self, claims: &[Known], memory: Memory) -> Result<Heard, FetchError> {
+        ask(&self.fetch, claims, memory.etag.as_deref()).await
     }
 
-    fn note(&self, key: &str, asked: &Rc<[Known]>, heard: Result<Heard, FetchError>) -> bool {
-        let mut state = self.state.borrow_mut();
-        let state = &mut *state;
-        let Some(backend) = state.backends.get_mut(key) else { return true };
-        let (mut found, etag) = match heard {
+    fn hear(
+        &self,
+        heard: Result<Heard, FetchError>,
+        claims: &[Known],
+        memory: &mut Memory,
+        hashes: &mut Contents<Hash>,
+    ) -> Outcome {
+        let failed_before = std::mem::replace(&mut memory.failed, heard.is_err());
+        let mut found = match heard {
             Err(error) => {
-                if backend.trouble.is_none() {
-                    let apiservice = asked.first().map_or("", |claim| &claim.name);
+                if let Some(Known { name: apiservice, .. }) = claims.first().filter(|_| !failed_before) {
                     tracing::warn!(apiservice, problem = %error, "OpenAPI of the backend failed; what it said last stays");
                 }
-                backend.trouble = Some(error.0);
-                return false;
+                return Outcome { well: false, changed: false };
             }
-            Ok(heard) => {
-                backend.trouble = None;
-                match heard {
-                    Heard::Unchanged => return true,
-                    Heard::Index { found, etag } => (found, etag),
-                }
+            Ok(Heard::Unchanged) => return Outcome { well: true, changed: false },
+            Ok(Heard::Index { found, etag }) => {
+                memory.etag = etag;
+                found
             }
         };
-        // What was heard may be about APIServices that have gone or moved meanwhile.
-        backend.etag = if Rc::ptr_eq(&backend.claims, asked) { etag } else { None };
         let mut changed = false;
-        for claim in backend.claims.iter().filter(|claim| asked.iter().any(|one| one.name == claim.name)) {
+        for claim in claims {
             let new = found.remove(&claim.name);
-            if state.hashes.get(&claim.name) != new.as_ref() {
-                changed = true;
-                match new {
-                    Some(hash) => drop(state.hashes.insert(claim.name.clone(), hash)),
-                    None => drop(state.hashes.remove(&claim.name)),
-                }
+            changed |= hashes.get(&claim.name) != new.as_ref();
+            match new {
+                Some(hash) => drop(hashes.insert(claim.name.clone(), hash)),
+                None => drop(hashes.remove(&claim.name)),
             }
         }
-        if changed {
-            self.publish(state);
-        }
-        true
+        Outcome { well: true, changed }
+    }
+
+    fn publish(&self, known: &[Known], hashes: &Contents<Hash>) {
+        self.publisher.publish(Arc::new(Index::new(known, |one| hashes.get(&one.name))));
     }
 }
 
 enum Heard {
     Unchanged,
     Index { found: BTreeMap<String, Hash>, etag: Option<String> },
-}
-
-async fn round<F: Fetch>(shared: Rc<Shared<F>>, key: Rc<str>) -> bool {
-    let Some((claims, etag)) =
-        shared.state.borrow().backends.get(&*key).map(|backend| (backend.claims.clone(), backend.etag.clone()))
-    else {
-        return true;
-    };
-    let heard = ask(&shared.fetch, &claims, etag.as_deref()).await;
-    shared.note(&key, &claims, heard)
 }
 
 async fn ask<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Result<Heard, FetchError> {
@@ -171,6 +115,8 @@ async fn ask<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
     use std::time::Duration;
 
     use tokio::task::LocalSet;

@@ -1,0 +1,264 @@
+//! Asks every backend what it serves, keeps the last good answer, and publishes the merged documents.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+
+use super::document::Resource;
+use super::documents::{Documents, Source};
+use super::fetch::{Fetch, FetchError, bounded};
+use super::keeper::{Contents, Keeper, Outcome, Subject};
+use super::known::Known;
+use super::media::is_aggregated;
+use super::merge::merge;
+use super::own;
+use super::parse::{self, Listed};
+use crate::process::{Published, Publisher};
+
+/// What we ask `/apis` with. Both versions: backends older than Kubernetes 1.30 know only the second, while upstream
+/// asks only with the first.
+const ACCEPT_AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+    application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+/// How many versions of one backend are asked for at a time in the older form.
+const LEGACY_AT_A_TIME: usize = 4;
+/// After how many rounds in a row that failed the last good content is marked stale. Clients such as kubectl drop
+/// what is stale altogether, so one lost packet must not do it.
+const STALE_AFTER: u32 = 3;
+
+/// The running discovery of all backends; dropping it ends their tasks.
+///
+/// Lives on one thread, inside a `LocalSet`. Each backend has a task of its own: no backend waits for another, and
+/// the documents never wait for any.
+pub struct Discovery<F: Fetch + 'static> {
+    keeper: Keeper<Aggregation<F>>,
+    aggregations: Arc<AtomicU64>,
+}
+
+struct Aggregation<F> {
+    fetch: F,
+    publisher: Publisher<Documents>,
+    aggregations: Arc<AtomicU64>,
+}
+
+/// The tag of the last good answer of a backend, by path.
+type Etags = BTreeMap<&'static str, String>;
+
+/// What we know of one APIService.
+#[derive(Clone, Default, PartialEq)]
+struct Content {
+    /// As last heard, however long ago.
+    resources: Arc<Vec<Resource>>,
+    /// What the last good answer of the backend leaves to be desired; `None` when it vouches for the resources.
+    doubt: Option<String>,
+    /// Why the backend could not be asked in the last round, or was not believed.
+    trouble: Option<String>,
+    /// How many rounds in a row ended so; counted up to [`STALE_AFTER`].
+    failures: u32,
+    /// Whether a round has ended.
+    asked: bool,
+    /// Whether any round ended well.
+    heard: bool,
+}
+
+impl<F: Fetch + 'static> Discovery<F> {
+    /// Begins with no APIService. The documents hold our own group from the start.
+    pub fn start(fetch: F) -> (Discovery<F>, Published<Documents>) {
+        let (publisher, published) = Published::new(Documents::empty());
+        let aggregations = Arc::<AtomicU64>::default();
+        let keeper = Keeper::new(Aggregation { fetch, publisher, aggregations: aggregations.clone() });
+        (Discovery { keeper, aggregations }, published)
+    }
+
+    /// Takes over what is registered now. New and changed APIServices are asked at once; what is gone, goes.
+    ///
+    /// Call it inside the `LocalSet`, whenever the registry changed; it does not wait for anything.
+    pub fn follow(&self, mut known: Vec<Known>) {
+        // Our own group is ours, whoever registers it.
+        known.retain(|one| one.group != own::GROUP);
+        self.keeper.follow(known);
+    }
+
+    /// Asks the backend of `apiservice` again now; for when it became available.
+    pub fn nudge(&self, apiservice: &str) {
+        self.keeper.nudge(apiservice);
+    }
+
+    /// How often the documents were merged anew (`aggregator_discovery_aggregation_count_total`).
+    pub fn aggregations(&self) -> Arc<AtomicU64> {
+        self.aggregations.clone()
+    }
+}
+
+impl<F: Fetch + 'static> Subject for Aggregation<F> {
+    type Memory = Etags;
+    type Content = Content;
+    type Heard = [Heard; 2];
+
+    async fn ask(&self, claims: &[Known], etags: Etags) -> [Heard; 2] {
+        let (core, named): (Vec<_>, Vec<_>) = claims.iter().cloned().partition(|claim| claim.group.is_empty());
+        let core = ask(&self.fetch, "/api", &core, etags.get("/api").map(String::as_str));
+        let named = ask(&self.fetch, "/apis", &named, etags.get("/apis").map(String::as_str));
+        futures_util::join!(core, named).into()
+    }
+
+    fn hear(
+        &self,
+        heard: [Heard; 2],
+        claims: &[Known],
+        etags: &mut Etags,
+        contents: &mut Contents<Content>,
+    ) -> Outcome {
+        let mut outcome = Outcome { well: true, changed: false };
+        for root in heard {
+            if !root.unchanged {
+                match root.etag {
+                    Some(etag) => drop(etags.insert(root.path, etag)),
+                    None => drop(etags.remove(root.path)),
+                }
+            }
+            for (name, verdict) in root.verdicts {
+                outcome.well &= !matches!(verdict, Verdict::Missing | Verdict::Failed(_));
+                if claims.iter().any(|claim| claim.name == name) {
+                    let content = contents.entry(name).or_default();
+                    let before = content.clone();
+                    content.hear(verdict);
+                    outcome.changed |= *content != before;
+                }
+            }
+        }
+        outcome
+    }
+
+    fn publish(&self, known: &[Known], contents: &Contents<Content>) {
+        let content = |one: &Known| contents.get(&one.name);
+        let groups = merge(known, |one| {
+            content(one).map_or_else(Default::default, |content| (content.resources.clone(), content.is_current()))
+        });
+        let sources = known.iter().map(|one| {
+            let content = content(one).cloned().unwrap_or_default();
+            Source {
+                apiservice: one.name.clone(),
+                asked: content.asked,
+                current: content.is_current(),
+                resources: content.resources.len(),
+                problem: content.trouble.or(content.doubt).unwrap_or_default(),
+            }
+        });
+        let sources: Vec<Source> = sources.collect();
+        say_what_changed(&self.publisher.reader().load().sources, &sources);
+        self.publisher.publish(Arc::new(Documents::new(&groups, sources)));
+        self.aggregations.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Content {
+    fn is_current(&self) -> bool {
+        self.heard && self.doubt.is_none() && self.failures < STALE_AFTER
+    }
+
+    fn hear(&mut self, verdict: Verdict) {
+        self.asked = true;
+        if let Verdict::Failed(error) = verdict {
+            self.trouble = Some(error.0);
+            self.failures = STALE_AFTER.min(self.failures + 1);
+            return;
+        }
+        self.trouble = None;
+        self.failures = 0;
+        match verdict {
+            Verdict::Unchanged | Verdict::Failed(_) => {}
+            Verdict::Listed(listed) => {
+                self.heard = true;
+                self.doubt = listed.stale.then(|| "its own backend calls it stale".into());
+                // Stale and empty is what kube-aggregator says of a version it lost: no reason to lose it too.
+                let lost = listed.stale && listed.resources.is_empty();
+                if !lost && *self.resources != listed.resources {
+                    self.resources = Arc::new(listed.resources);
+                }
+            }
+            Verdict::Missing => self.doubt = Some("its backend does not list this group and version".into()),
+        }
+    }
+}
+
+/// One log line for each APIService that became current, or ceased to be.
+fn say_what_changed(before: &[Source], now: &[Source]) {
+    for source in now {
+        let was = before.iter().find(|was| was.apiservice == source.apiservice).filter(|was| was.asked);
+        if source.asked && !source.current && was.is_none_or(|was| was.current) {
+            tracing::warn!(
+                apiservice = source.apiservice,
+                problem = source.problem,
+                "discovery of the backend failed; its last good answer is served and marked Stale"
+            );
+        } else if source.current && was.is_some_and(|was| !was.current) {
+            tracing::info!(apiservice = source.apiservice, "discovery of the backend works again");
+        }
+    }
+}
+
+/// What one of the two roots of a backend had to say about the APIServices that belong below it.
+struct Heard {
+    path: &'static str,
+    verdicts: Vec<(String, Verdict)>,
+    etag: Option<String>,
+    unchanged: bool,
+}
+
+#[derive(Clone)]
+enum Verdict {
+    /// As it was (304).
+    Unchanged,
+    Listed(Listed),
+    /// The backend answered, but not about this one.
+    Missing,
+    Failed(FetchError),
+}
+
+/// The outcomes are those of kube-aggregator's `fetchFreshDiscoveryForService`.
+async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Option<&str>) -> Heard {
+    let all = |verdict: Verdict| claims.iter().map(|claim| (claim.name.clone(), verdict.clone())).collect();
+    let failed = |error: FetchError| Heard { path, verdicts: all(Verdict::Failed(error)), etag: None, unchanged: true };
+    let Some(first) = claims.first() else { return Heard { path, verdicts: Vec::new(), etag: None, unchanged: true } };
+    let fetched = match bounded(fetch, &first.name, path, ACCEPT_AGGREGATED, etag).await {
+        Err(error) => return failed(error),
+        Ok(fetched) => fetched,
+    };
+    match fetched.status {
+        304 if etag.is_some() => Heard { path, verdicts: all(Verdict::Unchanged), etag: None, unchanged: true },
+        // Not up, or overloaded: asking in another form would only add to it.
+        429 | 503 => failed(FetchError(format!("GET {path} is answered with {}", fetched.status))),
+        200 if is_aggregated(&fetched.content_type) => match parse::aggregated(&fetched.body, claims) {
+            Err(error) => failed(error),
+            Ok(mut found) => {
+                let mut verdict = |claim: &Known| found.remove(&claim.name).map_or(Verdict::Missing, Verdict::Listed);
+                let verdicts = claims.iter().map(|claim| (claim.name.clone(), verdict(claim))).collect();
+                Heard { path, verdicts, etag: fetched.etag.filter(|etag| etag.len() <= 256), unchanged: false }
+            }
+        },
+        // A server from before aggregated discovery, or one that lists nothing at its root: the older form.
+        _ => {
+            let verdicts = stream::iter(claims).map(|claim| async move {
+                let verdict = older_form(fetch, claim).await.map_or_else(Verdict::Failed, Verdict::Listed);
+                (claim.name.clone(), verdict)
+            });
+            let verdicts = verdicts.buffer_unordered(LEGACY_AT_A_TIME).collect().await;
+            Heard { path, verdicts, etag: None, unchanged: false }
+        }
+    }
+}
+
+async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchError> {
+    let path = claim.path();
+    let fetched = bounded(fetch, &claim.name, &path, "application/json", None).await?;
+    match fetched.status {
+        200 => parse::legacy(&fetched.body, claim),
+        status => Err(FetchError(format!("GET {path} is answered with {status}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
