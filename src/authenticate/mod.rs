@@ -27,7 +27,7 @@ pub use authenticator::{Authenticated, Authenticator, Settings, Unauthenticated}
 pub use identity_headers::IdentityHeaders;
 pub use peer::Peer;
 pub use request_header::{RequestHeaderNames, RequestHeaders};
-pub use tokens::{OnFailure, Tokens, follow};
+pub use tokens::{OnFailure, TokenFile, Tokens};
 
 /// What fuzz targets need to see of our parsers.
 #[doc(hidden)]

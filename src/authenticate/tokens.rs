@@ -105,31 +105,45 @@ fn problem(place: &str, line: usize, message: &str) -> Problem {
     Problem::new(format!("{place}:{line}"), message)
 }
 
-/// Follows the file until the process ends, and publishes what became of it. While it cannot be read,
-/// or holds a mistake, the last good tokens stay.
-pub async fn follow(path: PathBuf, publisher: Publisher<Tokens>, on_failure: OnFailure, mut drain: Drain) {
-    let mut follower = Follower::new([path.clone()]);
-    let mut told: Option<Problems> = None;
-    loop {
-        // At once, too: the file may have changed between the load at start and the line above.
-        match Tokens::load(&path) {
-            Ok(tokens) => {
-                tracing::info!(file = %path.display(), tokens = tokens.len(), "tokens read");
-                publisher.publish(Arc::new(tokens));
-                if told.take().is_some() {
-                    on_failure(&Problems::default());
+/// A token file that was right when it was opened.
+pub struct TokenFile {
+    path: PathBuf,
+    follower: Follower,
+}
+
+impl TokenFile {
+    /// Reads the file, as [`Tokens::load`] does.
+    pub fn open(path: &Path) -> Result<(TokenFile, Tokens), Problems> {
+        // Before the first reading, so that no change falls between.
+        let follower = Follower::new([path]);
+        let tokens = Tokens::load(path)?;
+        Ok((TokenFile { path: path.to_owned(), follower }, tokens))
+    }
+
+    /// Follows the file until the process ends, and publishes what became of it. While it cannot be read,
+    /// or holds a mistake, the last good tokens stay.
+    pub async fn follow(mut self, publisher: Publisher<Tokens>, on_failure: OnFailure, mut drain: Drain) {
+        let mut told: Option<Problems> = None;
+        loop {
+            tokio::select! {
+                () = self.follower.changed() => {}
+                () = drain.reached(Phase::Ending) => return,
+            }
+            match Tokens::load(&self.path) {
+                Ok(tokens) => {
+                    tracing::info!(file = %self.path.display(), tokens = tokens.len(), "tokens read again");
+                    publisher.publish(Arc::new(tokens));
+                    if told.take().is_some() {
+                        on_failure(&Problems::default());
+                    }
                 }
+                Err(problems) if told.as_ref() != Some(&problems) => {
+                    tracing::error!(%problems, "the token file changed and is not usable; the last good tokens stay");
+                    on_failure(&problems);
+                    told = Some(problems);
+                }
+                Err(_) => {}
             }
-            Err(problems) if told.as_ref() != Some(&problems) => {
-                tracing::error!(%problems, "the token file changed and is not usable; the last good tokens stay");
-                on_failure(&problems);
-                told = Some(problems);
-            }
-            Err(_) => {}
-        }
-        tokio::select! {
-            () = follower.changed() => {}
-            () = drain.reached(Phase::Ending) => return,
         }
     }
 }
@@ -175,15 +189,15 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.csv");
         fs::write(&path, "one,jane,1\n").unwrap();
-        let (publisher, mut published) = Published::new(Tokens::load(&path).unwrap());
+        let (file, tokens) = TokenFile::open(&path).map_err(|it| it.to_string()).unwrap();
+        let (publisher, mut published) = Published::new(tokens);
         let (drainer, drain) = Drain::new();
         let (told, mut hear) = tokio::sync::mpsc::unbounded_channel();
         let told = Mutex::new(told);
         let on_failure: OnFailure = Box::new(move |problems| {
             let _ = told.lock().unwrap().send(problems.0.len());
         });
-        let following = tokio::spawn(follow(path.clone(), publisher, on_failure, drain));
-        published.changed().await;
+        let following = tokio::spawn(file.follow(publisher, on_failure, drain));
         fs::write(&path, "two,bob,2\n").unwrap();
         published.changed().await;
         assert!(published.get().user("one").is_none());

@@ -65,6 +65,15 @@ impl Follower {
         Follower::of(Roots::Directory(path.into()))
     }
 
+    /// Follows these single files, too. A directory's follower has what lies below it and takes no more.
+    pub fn add<P: Into<PathBuf>>(&mut self, paths: impl IntoIterator<Item = P>) {
+        let Roots::Files(known) = &mut self.roots else { return };
+        let more: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
+        known.extend_from_slice(&more);
+        self.watch_again();
+        self.seen.extend(Roots::Files(more).fingerprint(&BTreeMap::new()));
+    }
+
     fn of(roots: Roots) -> Follower {
         // One waiting notice says all there is to say, so the channel holds one.
         let (sender, notices) = mpsc::channel(1);
@@ -257,6 +266,11 @@ mod tests {
         fs::write(&path, "one").unwrap();
         let mut follower = Follower::new([&path]);
         fs::write(&path, "two").unwrap();
+        changes(&mut follower).await;
+        let other = dir.path().join("b.crt");
+        fs::write(&other, "one").unwrap();
+        follower.add([&other]);
+        fs::write(&other, "two").unwrap();
         changes(&mut follower).await;
         let temporary = dir.path().join("b");
         fs::write(&temporary, "three").unwrap();

@@ -2,22 +2,15 @@
 
 use std::process::ExitCode;
 
-use super::{cli, print, refuse, warn};
-use crate::authenticate::Tokens;
-use crate::config::{Arguments, Gateway, GatewayConfig, Mistakes, environment};
-use crate::observe::log;
-use crate::process::Problems;
-use crate::registry;
-use crate::tls::{self, KeyPair};
+use super::{cli, gateway, print};
+use crate::config::environment;
 
 /// Checks the role that the command line names.
 pub(super) fn run(check: &cli::Check) -> ExitCode {
     match check {
         cli::Check::Gateway(arguments) => {
-            let (config, mut mistakes) = arguments.read(&environment);
-            // What is no mistake but odd is told by the log of whoever reads the file.
-            mistakes.problems.keep(log::install(&config.seen.log));
-            match with_files(config, mistakes) {
+            let (config, mistakes) = arguments.read(&environment);
+            match gateway::prepare(&config, mistakes) {
                 Ok(_) => print(b"gateway: no mistakes found\n"),
                 Err(status) => status,
             }
@@ -25,53 +18,21 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
     }
 }
 
-/// The gateway's configuration, if neither it nor any file it names has a mistake; else all of them are
-/// told, and the exit status returned.
-pub(super) fn gateway(
-    arguments: &Arguments<Gateway>,
-    environment: &dyn Fn(&str) -> Option<String>,
-) -> Result<GatewayConfig, ExitCode> {
-    let (config, mistakes) = arguments.read(environment);
-    with_files(config, mistakes)
-}
-
-fn with_files(config: GatewayConfig, mut mistakes: Mistakes) -> Result<GatewayConfig, ExitCode> {
-    warn(&mistakes.warnings);
-    mistakes.problems.0.extend(gateway_files(&config).0);
-    if mistakes.problems.0.is_empty() { Ok(config) } else { Err(refuse("gateway", &mistakes)) }
-}
-
-/// Reads every file that the gateway would read, as the gateway reads it.
-pub fn gateway_files(config: &GatewayConfig) -> Problems {
-    let mut problems = tls::server::check(&config.serving.tls).err().unwrap_or_default();
-    if let Some(path) = &config.who.token_file
-        && let Err(wrong) = Tokens::load(path)
-    {
-        problems.0.extend(wrong.0);
-    }
-    if let Some(pair) = &config.behind.proxy_client {
-        problems.keep(KeyPair::load(pair));
-    }
-    if let Some(settings) = &config.behind.registry
-        && let Err(wrong) = registry::load(settings)
-    {
-        problems.0.extend(wrong.0);
-    }
-    problems
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::config::Mistakes;
+
     /// The flags and, in the same go, the files they name.
     fn check(line: &[String], home: &Path) -> (Mistakes, Vec<String>) {
         let line = ["narthex", "check", "gateway"].into_iter().map(str::to_owned).chain(line.iter().cloned());
         let Ok(cli::Command::Check(cli::Check::Gateway(arguments))) = cli::parse(line) else { panic!("not read") };
         let home = home.to_str().unwrap().to_owned();
         let (config, mistakes) = arguments.read(&|name| (name == "HOME").then(|| home.clone()));
-        let problems = mistakes.problems.0.iter().chain(&gateway_files(&config).0).map(ToString::to_string).collect();
+        let of_files = gateway::Files::read(&config).err().unwrap_or_default();
+        let problems = mistakes.problems.0.iter().chain(&of_files.0).map(ToString::to_string).collect();
         (mistakes, problems)
     }
 

@@ -33,10 +33,10 @@ pub fn main() -> ExitCode {
             (config, mistakes) if mistakes.problems.0.is_empty() => quickstart::run(&config),
             (_, mistakes) => refuse("quickstart", &mistakes),
         },
-        Command::Gateway(arguments) => match check::gateway(&arguments, &environment) {
-            Ok(config) => gateway::run(&config),
-            Err(status) => status,
-        },
+        Command::Gateway(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            gateway::run(&config, mistakes)
+        }
         Command::Pki { command, log } => match start_log(log.read(&environment)) {
             Ok(()) => {
                 let (text, problems) = pki::run(&command);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::client::{self, ClientSettings};
-use super::server::{self, NamedPair, ServingPublishers, ServingSettings};
+use super::server::{self, NamedPair, ServingSettings};
 use super::{Authority, Failure, Issued, KeyPair, PairFiles, Request};
 use crate::process::{Drain, Phase, Problems};
 
@@ -73,8 +73,12 @@ impl World {
         client::config(&ClientSettings { identity: identity.map(Arc::new), ..trusting(&self.servers) }).unwrap()
     }
 
+    fn files(&self) -> server::Files {
+        server::Files::open(self.settings.clone()).map_err(|it| it.to_string()).unwrap()
+    }
+
     fn config(&self) -> Arc<ServerConfig> {
-        server::load(&self.settings).map_err(|it| it.to_string()).unwrap().config
+        self.files().publish().map_err(|it| it.to_string()).unwrap().1.config.get().as_ref().clone()
     }
 }
 
@@ -376,7 +380,7 @@ fn all_mistakes_are_reported_at_once() {
     world.settings.request_header_ca = Some(world.dir.path().join("missing.crt"));
     world.write_pair("tls", &Issued { key: world.serving("x").key, ..world.serving("y") });
     world.write("clients.crt", &world.serving("z").certificate);
-    let problems = server::load(&world.settings).err().unwrap();
+    let problems = server::Files::open(world.settings).err().unwrap();
     let text = problems.to_string();
     assert_eq!(problems.0.len(), 5, "{text}");
     for expected in ["VersionTLS11", "TLS_NULL", "missing.crt", "does not belong", "CN=z\" is none"] {
@@ -389,10 +393,10 @@ fn one_authority_for_clients_and_unnamed_front_proxies_is_refused() {
     let mut world = World::new();
     let more = world.clients.pem() + &Authority::made("proxies").pem();
     world.settings.request_header_ca = Some(world.write("proxies.crt", &more));
-    let problems = server::load(&world.settings).err().unwrap();
+    let problems = server::Files::open(world.settings.clone()).err().unwrap();
     assert!(problems.to_string().contains("could claim to be anyone"), "{problems}");
     world.settings.request_header_names_given = true;
-    assert!(server::load(&world.settings).is_ok());
+    assert!(server::Files::open(world.settings).is_ok());
 }
 
 /// What went wrong, as the follower told it; an empty entry means all is well again.
@@ -407,8 +411,8 @@ async fn told(receiver: &mut Told, expected: impl Fn(&Problems) -> bool) {
 #[tokio::test]
 async fn files_are_followed_and_a_half_written_pair_keeps_the_old_one() {
     let world = World::new();
-    let loaded = server::load(&world.settings).map_err(|it| it.to_string()).unwrap();
-    let (publishers, readers) = ServingPublishers::new(&loaded);
+    let files = world.files();
+    let (publishers, readers) = files.publish().map_err(|it| it.to_string()).unwrap();
     let server::ServingReaders { mut config, mut trust, in_use } = readers;
     assert_eq!(in_use.get().len(), 2);
     let first_serving = meet(config.get().as_ref().clone(), world.client(None), "localhost").await.unwrap();
@@ -416,8 +420,7 @@ async fn files_are_followed_and_a_half_written_pair_keeps_the_old_one() {
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let on_failure = Box::new(move |problems: &Problems| drop(sender.send(problems.clone())));
     let local = tokio::task::LocalSet::new();
-    let settings = world.settings.clone();
-    let follower = local.spawn_local(server::follow(settings, loaded, publishers, on_failure, drain));
+    let follower = local.spawn_local(files.follow(publishers, on_failure, drain));
     local
         .run_until(async move {
             // Only the certificate came: the old pair serves on, and it is said once.

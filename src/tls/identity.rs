@@ -12,28 +12,28 @@ pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
 /// A pair on disk, as last found good.
 pub struct Identity {
     files: PairFiles,
+    follower: Follower,
     publisher: Publisher<KeyPair>,
 }
 
 impl Identity {
     /// Reads the pair; [`Identity::follow`] keeps what is published up to date.
     pub fn load(files: PairFiles) -> Result<(Identity, Published<KeyPair>), Problem> {
+        // Before the first reading, so that no change falls between.
+        let follower = Follower::new([&files.certificate, &files.key]);
         let pair = KeyPair::load(&files)?;
         warn_of_odd_client_certificate(&pair);
         let (publisher, published) = Published::new(pair);
-        Ok((Identity { files, publisher }, published))
+        Ok((Identity { files, follower, publisher }, published))
     }
 
     /// Publishes the pair whenever it changed and is good, until the process ends. A half-written pair keeps
     /// the old one.
-    pub async fn follow(self, on_failure: OnFailure, mut drain: Drain) {
-        let mut follower = Follower::new([&self.files.certificate, &self.files.key]);
+    pub async fn follow(mut self, on_failure: OnFailure, mut drain: Drain) {
         let mut told = None;
-        // The files may have changed between the load at start and the line above.
-        self.look(&mut told, &on_failure);
         loop {
             tokio::select! {
-                () = follower.changed() => self.look(&mut told, &on_failure),
+                () = self.follower.changed() => self.look(&mut told, &on_failure),
                 () = drain.reached(Phase::Ending) => return,
             }
         }

@@ -1,6 +1,8 @@
 //! What the operator sees: health, metrics, access records, the log, status; and what is said of mistakes.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 
 use http::Method;
 use serde_json::{Value, json as value};
@@ -197,6 +199,37 @@ async fn status_shows_what_runs_in_every_form() {
     assert!(nobody.stdout.is_empty() && String::from_utf8_lossy(&nobody.stderr).contains("Is Narthex running?"));
 }
 
+/// What is odd but no mistake is said once: at the start, not in every place that takes an interest in the file.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_can_read_is_warned_of_once() {
+    let world = World::new();
+    let everybody = Permissions::from_mode(0o644);
+    std::fs::write(world.path("tokens.csv"), "token,jane,1\n").unwrap();
+    let names = ["serving.key", "front-proxy.key", "tokens.csv"];
+    for name in names {
+        std::fs::set_permissions(world.path(name), everybody.clone()).unwrap();
+    }
+    let tokens = format!("--token-auth-file={}", world.path("tokens.csv").display());
+    let mut gateway = world.gateway(&[&tokens]);
+    let warned = |said: &[String]| {
+        let warnings = said.iter().filter(|line| line.contains("everybody on this machine can read")).cloned();
+        let warnings: Vec<String> = warnings.collect();
+        for name in names {
+            assert_eq!(warnings.iter().filter(|line| line.contains(name)).count(), 1, "{name}: {warnings:#?}");
+        }
+        assert_eq!(warnings.len(), names.len(), "{warnings:#?}");
+    };
+    // Who follows the registry begins last: once it has noticed a change, all have begun.
+    world.registry("broken.yaml", "kind: [\n");
+    gateway.said(&["registry:", "broken.yaml"]).await;
+    gateway.signal("TERM");
+    assert_eq!(gateway.ended().await.code(), Some(0));
+    warned(&gateway.log());
+    std::fs::remove_file(world.path("registry/broken.yaml")).unwrap();
+    let check = narthex(&[vec!["check".to_owned(), "gateway".to_owned()], world.arguments(&[&tokens])].concat());
+    warned(&String::from_utf8(check.stderr).unwrap().lines().map(str::to_owned).collect::<Vec<_>>());
+}
+
 /// The mistakes of one command line, from the role and from its check.
 fn refused(world: &World, more: &[&str]) -> String {
     let arguments = world.arguments(more);
@@ -231,7 +264,7 @@ async fn mistakes_are_told_all_at_once_before_anything_listens() {
     std::fs::write(world.path("client-ca.crt"), "no certificate\n").unwrap();
     world.registry("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n");
     world.registry("b.yaml", "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.wrong}\nspec: {group: b.example.com, version: v1, groupPriorityMinimum: 0, versionPriority: 1}\n");
-    let secret = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    let secret = Permissions::from_mode(0o600);
     std::fs::write(world.path("tokens.csv"), "only-a-token\n").unwrap();
     std::fs::set_permissions(world.path("tokens.csv"), secret).unwrap();
     let tokens = format!("--token-auth-file={}", world.path("tokens.csv").display());

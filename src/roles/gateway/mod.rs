@@ -6,6 +6,7 @@
 
 mod connection;
 mod control;
+mod files;
 mod host;
 mod local;
 mod request;
@@ -18,19 +19,21 @@ mod worker;
 
 use std::process::ExitCode;
 
+pub use files::Files;
+pub(super) use files::prepare;
 pub use running::Running;
 pub use start::{Extra, start};
 
-use crate::config::GatewayConfig;
-use crate::observe::log;
+use crate::config::{GatewayConfig, Mistakes};
 
-/// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
-pub fn run(config: &GatewayConfig) -> ExitCode {
-    let log_level = match log::install(&config.seen.log) {
-        Ok(level) => level,
-        Err(problem) => return super::tell("gateway", &problem.into()),
+/// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start, 2 if the
+/// command line cannot be read.
+pub fn run(config: &GatewayConfig, mistakes: Mistakes) -> ExitCode {
+    let (log_level, files) = match prepare(config, mistakes) {
+        Ok(ready) => ready,
+        Err(status) => return status,
     };
-    match start(config, Extra::default(), log_level) {
+    match start(config, files, Extra::default(), log_level) {
         Ok(running) => running.until_signal(),
         Err(problems) => super::tell("gateway", &problems),
     }

@@ -1,18 +1,20 @@
 //! From the configuration to a running gateway: read everything, tell all mistakes, then listen.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 
+use super::Files;
 use super::control::{Asker, Counting, Fetcher};
 use super::running::Running;
 use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
 use super::{settings, status};
-use crate::authenticate::{Authenticator, Tokens};
+use crate::authenticate::{Authenticator, TokenFile, Tokens};
 use crate::availability::report::{self, Reports, View};
 use crate::availability::{self, Board};
 use crate::config::GatewayConfig;
@@ -28,7 +30,7 @@ use crate::openapi::OpenApi;
 use crate::process::{Drain, Phase, Problem, Problems, Published, Publisher};
 use crate::registry::{Directory, Registry};
 use crate::route::{self, Inflight, Table};
-use crate::tls::server::{ServingPublishers, ServingSettings};
+use crate::tls::server::ServingPublishers;
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, tls};
 
@@ -39,14 +41,15 @@ pub struct Extra {
     pub certificates: Vec<Wanted>,
 }
 
-/// Starts the gateway. When this returns, it listens.
+/// Starts the gateway with what was read. When this returns, it listens.
 ///
 /// # Errors
-/// Every mistake in what it was given, before anything listens.
-pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Result<Running, Problems> {
+/// What else keeps it from listening: a port in use, certificates that cannot be made.
+pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogLevel) -> Result<Running, Problems> {
     let limits = settings::limits(config);
     let (drainer, drain) = Drain::new();
     let metrics = Metrics::new();
+    let Files { mut serving, identity, registry, tokens, request_headers } = files;
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address)?;
@@ -54,38 +57,16 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
 
     let own = own_certificates(config, address, extra);
     own.made.ensure(SystemTime::now())?;
+    serving.add(own.serving, own.client_ca)?;
+    let (identity, our_identity) = match identity {
+        Some(named) => named,
+        None => Identity::load(own.made.store().files("front-proxy"))?,
+    };
+    let access_log = AccessLog::to_standard_error(&metrics)?;
 
-    let mut problems = Problems::default();
-    let loaded = keep(&mut problems, tls::server::load(&own.serving));
-    let identity = problems.keep(Identity::load(own.front_proxy.clone()));
-    let registry = match &config.behind.registry {
-        Some(settings) => keep(
-            &mut problems,
-            Directory::open(settings.clone()).map(|(directory, registry)| (Some(directory), registry)),
-        ),
-        None => Some((None, Registry::default())),
-    };
-    let tokens = match &config.who.token_file {
-        Some(path) => keep(&mut problems, Tokens::load(path).map(|tokens| Some((path.clone(), tokens)))),
-        None => Some(None),
-    };
-    let request_headers = keep(&mut problems, settings::request_headers(config));
-    let resolver = config.behind.resolver;
-    let access_log = problems.keep(AccessLog::to_standard_error(&metrics));
-    let (
-        Some(loaded),
-        Some((identity, our_identity)),
-        Some((directory, registry)),
-        Some(tokens),
-        Some(request_headers),
-        Some(access_log),
-    ) = (loaded, identity, registry, tokens, request_headers, access_log)
-    else {
-        return Err(problems);
-    };
-    problems.or(())?;
-
-    let (serving_publishers, serving) = ServingPublishers::new(&loaded);
+    let (serving_publishers, serving_readers) = serving.publish()?;
+    let (directory, registry) =
+        registry.map_or_else(Default::default, |(directory, registry)| (Some(directory), registry));
     let board = Board::default();
     let rules = config.behind.rules;
     let table = Table::build(&registry, rules, &board, None);
@@ -93,9 +74,10 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
     let (view_publisher, view) = Published::new(View::empty(SystemTime::now()));
     let (table_publisher, table) = Published::new(table);
     let (tokens_publisher, tokens) = match tokens {
-        Some((path, tokens)) => {
+        Some((file, tokens)) => {
+            tracing::info!(tokens = tokens.len(), "tokens read");
             let (publisher, published) = Published::new(tokens);
-            (Some((path, publisher)), Some(published))
+            (Some((file, publisher)), Some(published))
         }
         None => (None, None),
     };
@@ -103,8 +85,7 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
     let (ready, discovered) = std::sync::mpsc::channel();
 
     let control = Control {
-        serving: own.serving,
-        loaded,
+        serving,
         serving_publishers,
         made: own.made,
         identity,
@@ -118,9 +99,9 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
         view: view_publisher,
         rules,
         tokens: tokens_publisher,
-        resolver,
+        resolver: config.behind.resolver,
         metrics: metrics.clone(),
-        in_use: serving.in_use.clone(),
+        in_use: serving_readers.in_use.clone(),
         drain: drain.clone(),
     };
     let mut threads = Vec::new();
@@ -131,14 +112,14 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
 
     let health = health(&drain, &access_log);
     let shared = Arc::new(Shared {
-        serving: serving.clone(),
         authenticator: Authenticator::new(authenticate::Settings {
-            trust: serving.trust,
+            trust: serving_readers.trust.clone(),
             request_headers,
             tokens,
             anonymous: config.who.anonymous,
         }),
         authorizer: settings::authorizer(config),
+        serving: serving_readers,
         reports: Reports::new(view, drain.clone()),
         table,
         documents,
@@ -172,7 +153,7 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
             shared: shared.clone(),
             access_log: access_log.clone(),
             settings,
-            resolver,
+            resolver: config.behind.resolver,
             incoming,
             limits: limits.clone(),
         };
@@ -209,49 +190,40 @@ pub fn start(config: &GatewayConfig, extra: Extra, log_level: LogLevel) -> Resul
     Ok(Running::new(address, admin, drainer, config, threads, shared, access_log))
 }
 
-fn keep<T>(problems: &mut Problems, result: Result<T, Problems>) -> Option<T> {
-    result.map_err(|more| problems.0.extend(more.0)).ok()
-}
-
-/// The certificates a flag does not name, made by ourselves.
+/// The certificates that no flag names, to be made by ourselves.
 struct Own {
     made: SelfMade,
-    serving: ServingSettings,
-    front_proxy: PairFiles,
-    kubeconfig: Option<std::path::PathBuf>,
+    serving: Option<PairFiles>,
+    client_ca: Option<PathBuf>,
+    kubeconfig: Option<PathBuf>,
 }
 
 fn own_certificates(config: &GatewayConfig, address: SocketAddr, extra: Extra) -> Own {
     let directory = config.serving.certificate_dir.clone().unwrap_or_else(|| config.data_dir.join("pki"));
-    let mut serving = config.serving.tls.clone();
+    let named = &config.serving.tls;
+    let own_serving = named.pair.is_none() && named.named.is_empty();
+    let own_clients = named.client_ca.is_none();
     let mut wanted = extra.certificates;
-    let named = serving.pair.is_some() || !serving.named.is_empty();
-    if !named {
+    if own_serving {
         wanted.push(Wanted::serving(&serving_names(Some(address.ip()))));
     }
-    if serving.client_ca.is_none() {
+    if own_clients {
         wanted.push(Wanted::admin());
     }
     if config.behind.proxy_client.is_none() {
         wanted.push(Wanted::front_proxy());
     }
-    let (own_serving, own_clients) = (!named, serving.client_ca.is_none());
     let mut made = SelfMade::new(directory, wanted);
     let store = made.store();
-    if own_serving {
-        serving.pair = Some(store.files("serving"));
-    }
-    if own_clients {
-        serving.client_ca = Some(store.authority_files(tls::Kind::Client).certificate);
-    }
-    let front_proxy = config.behind.proxy_client.clone().unwrap_or_else(|| store.files("front-proxy"));
+    let serving = own_serving.then(|| store.files("serving"));
+    let client_ca = own_clients.then(|| store.authority_files(tls::Kind::Client).certificate);
     let mut kubeconfig = None;
     if own_serving && own_clients {
         let path = config.data_dir.join("admin.kubeconfig");
         made = made.with_kubeconfig(&path, format!("https://{}", reachable(address)));
         kubeconfig = Some(path);
     }
-    Own { made, serving, front_proxy, kubeconfig }
+    Own { made, serving, client_ca, kubeconfig }
 }
 
 /// Where this machine's own users reach `address`.
@@ -332,8 +304,7 @@ impl Work {
 
 /// What the control thread is started with.
 struct Control {
-    serving: ServingSettings,
-    loaded: tls::server::Loaded,
+    serving: tls::server::Files,
     serving_publishers: ServingPublishers,
     made: SelfMade,
     identity: Identity,
@@ -346,7 +317,7 @@ struct Control {
     board: Board,
     view: Publisher<View>,
     rules: crate::registry::Rules,
-    tokens: Option<(std::path::PathBuf, Publisher<Tokens>)>,
+    tokens: Option<(TokenFile, Publisher<Tokens>)>,
     resolver: settings::ResolverChoice,
     metrics: Arc<Metrics>,
     in_use: Published<Vec<tls::server::InUse>>,
@@ -380,17 +351,12 @@ impl Control {
             return;
         }
         let spawn = tokio::task::spawn_local::<std::pin::Pin<Box<dyn Future<Output = ()>>>>;
-        spawn(Box::pin(tls::server::follow(
-            self.serving,
-            self.loaded,
-            self.serving_publishers,
-            Box::new(|_| {}),
-            self.drain.clone(),
-        )));
+        let serving = self.serving.follow(self.serving_publishers, Box::new(|_| {}), self.drain.clone());
+        spawn(Box::pin(serving));
         spawn(Box::pin(self.made.renew(self.drain.clone())));
         spawn(Box::pin(self.identity.follow(Box::new(|_| {}), self.drain.clone())));
-        if let Some((path, publisher)) = self.tokens {
-            spawn(Box::pin(authenticate::follow(path, publisher, Box::new(|_| {}), self.drain.clone())));
+        if let Some((file, publisher)) = self.tokens {
+            spawn(Box::pin(file.follow(publisher, Box::new(|_| {}), self.drain.clone())));
         }
         let metrics = self.metrics.clone();
         if let Some(directory) = self.directory {

@@ -63,7 +63,8 @@ fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<gateway::Run
     write_registry(&registry, &authority, address)?;
 
     let gateway_config = gateway_config(config, &data, &registry)?;
-    let running = gateway::start(&gateway_config, Extra { certificates: vec![certificate()] }, level)?;
+    let files = gateway::Files::read(&gateway_config)?;
+    let running = gateway::start(&gateway_config, files, Extra { certificates: vec![certificate()] }, level)?;
     tell(&running, &data, fresh);
     Ok(running)
 }

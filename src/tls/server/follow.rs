@@ -1,13 +1,25 @@
-//! Certificates and bundles that change on disk, without a restart and without dropping a connection.
+//! Certificates and bundles on disk: read once, then followed without a restart and without dropping a connection.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 
-use super::{InUse, Loaded, Parts, ServingSettings, Trust};
+use super::{InUse, Loaded, Parts, ServingSettings, Trust, protocol};
 use crate::process::{Drain, Follower, Phase, Problems, Published, Publisher};
 use crate::tls::OnFailure;
+use crate::tls::key_pair::PairFiles;
+
+/// The files of the serving side, each as last found good.
+pub struct Files {
+    settings: ServingSettings,
+    follower: Follower,
+    parts: Parts,
+    generation: u64,
+    /// What was last complained about.
+    told: Option<Problems>,
+}
 
 /// The writing sides of what serving reads.
 pub struct ServingPublishers {
@@ -30,55 +42,63 @@ pub struct ServingReaders {
     pub in_use: Published<Vec<InUse>>,
 }
 
-impl ServingPublishers {
-    /// Publishes what [`super::load`] gave.
-    pub fn new(loaded: &Loaded) -> (ServingPublishers, ServingReaders) {
-        let (config, config_reader) = Published::new(loaded.config.clone());
-        let (trust, trust_reader) = Published::new(loaded.trust.as_ref().clone());
-        let (in_use, in_use_reader) = Published::new(loaded.in_use.as_ref().clone());
-        let readers = ServingReaders { config: config_reader, trust: trust_reader, in_use: in_use_reader };
-        (ServingPublishers { config, trust, in_use }, readers)
+impl Files {
+    /// Reads every file that `settings` name and checks every setting; all mistakes at once. What we make ourselves
+    /// may still be missing.
+    pub fn open(settings: ServingSettings) -> Result<Files, Problems> {
+        // Before the first reading, so that no change falls between.
+        let follower = Follower::new(settings.files());
+        let (parts, mut problems) = Parts::read(&settings, &Parts::default(), UnixTime::now());
+        // Asked for here so that a wrong cipher is reported beside a missing file.
+        problems.0.extend(protocol::Protocol::of(&settings).err().into_iter().flat_map(|it| it.0));
+        problems.or(Files { settings, follower, parts, generation: 1, told: None })
     }
-}
 
-/// Follows every file of `settings` until the process ends, and publishes what became of them.
-///
-/// Each part stands for itself: while a pair is half written, the last good pair serves on, but a bundle that
-/// shrank at the same time takes effect.
-pub async fn follow(
-    settings: ServingSettings,
-    loaded: Loaded,
-    publishers: ServingPublishers,
-    on_failure: OnFailure,
-    mut drain: Drain,
-) {
-    let mut follower = Follower::new(settings.files());
-    let mut state = State { settings, parts: loaded.parts, generation: loaded.trust.generation, told: None };
-    // The files may have changed between the load at start and the line above.
-    state.look(&publishers, &on_failure);
-    loop {
-        tokio::select! {
-            () = follower.changed() => state.look(&publishers, &on_failure),
-            () = drain.reached(Phase::Ending) => return,
+    /// Reads what was made because the settings name none: the pair that serves by default, the clients' authority.
+    pub fn add(&mut self, pair: Option<PairFiles>, client_ca: Option<PathBuf>) -> Result<(), Problems> {
+        let own = ServingSettings { pair, client_ca, ..ServingSettings::default() };
+        self.follower.add(own.files());
+        let (parts, problems) = Parts::read(&own, &Parts::default(), UnixTime::now());
+        problems.or(())?;
+        self.parts.pairs.extend(parts.pairs);
+        self.parts.client = parts.client.or(self.parts.client.take());
+        self.settings.pair = own.pair.or(self.settings.pair.take());
+        self.settings.client_ca = own.client_ca.or(self.settings.client_ca.take());
+        Ok(self.parts.told_apart(&self.settings)?)
+    }
+
+    /// What is to be served, and whom to believe.
+    pub fn publish(&self) -> Result<(ServingPublishers, ServingReaders), Problems> {
+        let loaded = Loaded::of(&self.settings, &self.parts, self.generation)?;
+        let (config, config_reader) = Published::new(loaded.config);
+        let (trust, trust_reader) = Published::new(loaded.trust);
+        let (in_use, in_use_reader) = Published::new(loaded.in_use);
+        let readers = ServingReaders { config: config_reader, trust: trust_reader, in_use: in_use_reader };
+        Ok((ServingPublishers { config, trust, in_use }, readers))
+    }
+
+    /// Follows every file until the process ends, and publishes what became of them.
+    ///
+    /// Each part stands for itself: while a pair is half written, the last good pair serves on, but a bundle that
+    /// shrank at the same time takes effect.
+    pub async fn follow(mut self, publishers: ServingPublishers, on_failure: OnFailure, mut drain: Drain) {
+        loop {
+            tokio::select! {
+                () = self.follower.changed() => self.look(&publishers, &on_failure),
+                () = drain.reached(Phase::Ending) => return,
+            }
         }
     }
-}
 
-struct State {
-    settings: ServingSettings,
-    parts: Parts,
-    generation: u64,
-    /// What was last complained about.
-    told: Option<Problems>,
-}
-
-impl State {
     fn look(&mut self, publishers: &ServingPublishers, on_failure: &OnFailure) {
         let (parts, mut problems) = Parts::read(&self.settings, &self.parts, UnixTime::now());
         if !parts.same(&self.parts) {
             let generation = self.generation + u64::from(!parts.same_trust(&self.parts));
-            match Loaded::of(&self.settings, parts, generation) {
-                Ok(loaded) => self.publish(loaded, publishers),
+            match Loaded::of(&self.settings, &parts, generation) {
+                Ok(loaded) => {
+                    (self.parts, self.generation) = (parts, generation);
+                    self.renew(loaded, publishers);
+                }
                 Err(more) => problems.0.extend(more.0),
             }
         }
@@ -96,8 +116,8 @@ impl State {
         }
     }
 
-    fn publish(&mut self, loaded: Loaded, publishers: &ServingPublishers) {
-        let before = self.parts.in_use(&self.settings);
+    fn renew(&self, loaded: Loaded, publishers: &ServingPublishers) {
+        let before = publishers.in_use.reader().load();
         for now in loaded.in_use.iter().filter(|now| !before.contains(now)) {
             tracing::info!(
                 file = %now.file.display(),
@@ -108,10 +128,8 @@ impl State {
             );
         }
         // The judges first: a client that is told of a new authority must find it believed.
-        self.generation = loaded.trust.generation;
-        publishers.trust.publish(loaded.trust);
+        publishers.trust.publish(loaded.trust.into());
         publishers.config.publish(Arc::new(loaded.config));
-        publishers.in_use.publish(loaded.in_use);
-        self.parts = loaded.parts;
+        publishers.in_use.publish(loaded.in_use.into());
     }
 }

@@ -16,7 +16,7 @@ use super::bundle::Bundle;
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::{Problem, Problems};
 
-pub use follow::{ServingPublishers, ServingReaders, follow};
+pub use follow::{Files, ServingPublishers, ServingReaders};
 pub use server_name::NamedPair;
 
 /// What the operator asked for, as the flags carry it.
@@ -75,15 +75,11 @@ impl InUse {
     }
 }
 
-/// Everything read and checked, ready to serve.
-pub struct Loaded {
-    /// For the acceptor.
-    pub config: Arc<ServerConfig>,
-    /// For the authenticators.
-    pub trust: Arc<Trust>,
-    /// For the operator.
-    pub in_use: Arc<Vec<InUse>>,
-    parts: Parts,
+/// Everything checked, ready to serve.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    trust: Trust,
+    in_use: Vec<InUse>,
 }
 
 /// What lies on disk, each part as last found good.
@@ -94,25 +90,8 @@ struct Parts {
     request_header: Option<Bundle>,
 }
 
-/// Reads every file and checks every setting; all mistakes at once.
-pub fn load(settings: &ServingSettings) -> Result<Loaded, Problems> {
-    Loaded::of(settings, checked(settings)?, 1)
-}
-
-/// The mistakes that [`load`] would report, except that a serving certificate may still have to be made.
-pub fn check(settings: &ServingSettings) -> Result<(), Problems> {
-    checked(settings).map(drop)
-}
-
-fn checked(settings: &ServingSettings) -> Result<Parts, Problems> {
-    let (parts, mut problems) = Parts::read(settings, &Parts::default(), UnixTime::now());
-    // Asked for here so that a wrong cipher is reported beside a missing file.
-    problems.0.extend(protocol::Protocol::of(settings).err().into_iter().flat_map(|it| it.0));
-    problems.or(parts)
-}
-
 impl Loaded {
-    fn of(settings: &ServingSettings, parts: Parts, generation: u64) -> Result<Loaded, Problems> {
+    fn of(settings: &ServingSettings, parts: &Parts, generation: u64) -> Result<Loaded, Problems> {
         let protocol = protocol::Protocol::of(settings)?;
         let Some(default) = settings.pairs().next().and_then(|files| parts.pairs.get(files)) else {
             return Err(Problem::new("--tls-cert-file", "a serving certificate is needed").into());
@@ -123,8 +102,7 @@ impl Loaded {
         let verifier = possession::Possession::new(hints.collect());
         let config = protocol.config(Arc::new(verifier), Arc::new(resolver))?;
         let trust = Trust { client: parts.client.clone(), request_header: parts.request_header.clone(), generation };
-        let in_use = parts.in_use(settings);
-        Ok(Loaded { config: Arc::new(config), trust: Arc::new(trust), in_use: Arc::new(in_use), parts })
+        Ok(Loaded { config: Arc::new(config), trust, in_use: parts.in_use(settings) })
     }
 }
 
@@ -162,24 +140,31 @@ impl Parts {
         parts.client = bundle(&settings.client_ca, "--client-ca-file", &old.client);
         parts.request_header =
             bundle(&settings.request_header_ca, "--requestheader-client-ca-file", &old.request_header);
-        if let (Some(client), Some(request_header)) = (&parts.client, &parts.request_header)
-            && !settings.request_header_names_given
-            && client.overlaps(request_header)
-        {
-            problems.0.push(Problem::new(
-                "--requestheader-client-ca-file",
-                format!(
+        if let Err(problem) = parts.told_apart(settings) {
+            problems.0.push(problem);
+            parts.client = old.client.clone();
+            parts.request_header = old.request_header.clone();
+        }
+        (parts, problems)
+    }
+
+    /// Whether a client's certificate is never one of a front proxy.
+    fn told_apart(&self, settings: &ServingSettings) -> Result<(), Problem> {
+        match (&self.client, &self.request_header) {
+            (Some(client), Some(request_header))
+                if !settings.request_header_names_given && client.overlaps(request_header) =>
+            {
+                let message = format!(
                     "{} shares an authority with --client-ca-file {}, and --requestheader-allowed-names is empty: every \
                      client with a certificate could claim to be anyone. Use an authority of its own for front \
                      proxies, or name them with --requestheader-allowed-names",
                     request_header.origin(),
                     client.origin()
-                ),
-            ));
-            parts.client = old.client.clone();
-            parts.request_header = old.request_header.clone();
+                );
+                Err(Problem::new("--requestheader-client-ca-file", message))
+            }
+            _ => Ok(()),
         }
-        (parts, problems)
     }
 
     fn in_use(&self, settings: &ServingSettings) -> Vec<InUse> {

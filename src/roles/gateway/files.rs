@@ -1,0 +1,58 @@
+//! All that the gateway reads before it listens; `narthex check` reads the same.
+
+use std::process::ExitCode;
+
+use super::settings;
+use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
+use crate::config::{GatewayConfig, Mistakes};
+use crate::observe::log::{self, LogLevel};
+use crate::process::{Problems, Published};
+use crate::registry::{Directory, Registry};
+use crate::roles::{refuse, warn};
+use crate::tls::{self, Identity, KeyPair};
+
+/// What the operator named, read and right, and followed from here on. Nothing was made or begun for it.
+pub struct Files {
+    pub(super) serving: tls::server::Files,
+    pub(super) identity: Option<(Identity, Published<KeyPair>)>,
+    pub(super) registry: Option<(Directory, Registry)>,
+    pub(super) tokens: Option<(TokenFile, Tokens)>,
+    pub(super) request_headers: RequestHeaders,
+}
+
+impl Files {
+    /// Reads every file that `config` names.
+    ///
+    /// # Errors
+    /// Every mistake in any of them.
+    pub fn read(config: &GatewayConfig) -> Result<Files, Problems> {
+        let mut problems = Problems::default();
+        let serving = keep(&mut problems, tls::server::Files::open(config.serving.tls.clone()));
+        let tokens = keep(&mut problems, config.who.token_file.as_deref().map(TokenFile::open).transpose());
+        let identity = problems.keep(config.behind.proxy_client.clone().map(Identity::load).transpose());
+        let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
+        let request_headers = keep(&mut problems, settings::request_headers(config));
+        match (serving, identity, registry, tokens, request_headers) {
+            (Some(serving), Some(identity), Some(registry), Some(tokens), Some(request_headers)) => {
+                Ok(Files { serving, identity, registry, tokens, request_headers })
+            }
+            _ => Err(problems),
+        }
+    }
+}
+
+/// Begins the log and reads the files; if there is any mistake, tells all of them and gives the exit status.
+pub(in crate::roles) fn prepare(config: &GatewayConfig, mut mistakes: Mistakes) -> Result<(LogLevel, Files), ExitCode> {
+    warn(&mistakes.warnings);
+    // What is no mistake but odd is told by the log of whoever reads the file.
+    let log_level = mistakes.problems.keep(log::install(&config.seen.log));
+    let files = keep(&mut mistakes.problems, Files::read(config));
+    match (log_level, files) {
+        (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
+        _ => Err(refuse("gateway", &mistakes)),
+    }
+}
+
+fn keep<T>(problems: &mut Problems, result: Result<T, Problems>) -> Option<T> {
+    result.map_err(|more| problems.0.extend(more.0)).ok()
+}
