@@ -2,185 +2,178 @@
 //!
 //! It shares nothing with the workers but what it publishes, so that no request waits for any of this.
 
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
-use http::{HeaderValue, Method, Request};
-use http_body_util::{BodyExt, Limited};
+use tokio::task::spawn_local;
 
-use crate::availability::{Probe, ProbeFailure, Witness};
-use crate::discovery::{Fetch, FetchError, Fetched, MAX_BODY};
-use crate::egress::{Destination, Pool, SendError, Sent, Upstream};
-use crate::forward::{Stamp, backend_tls};
-use crate::kubeapi::User;
-use crate::message::Body;
+use super::asker::{Asker, Counting, Fetcher};
+use super::settings;
+use crate::authenticate::{TokenFile, Tokens};
+use crate::availability::report::{self, View};
+use crate::availability::{self, Board};
+use crate::discovery::{Discovery, Documents, Known};
+use crate::egress::Pool;
+use crate::forward::Stamp;
 use crate::observe::metrics::Metrics;
-use crate::process::Published;
-use crate::registry::{ApiService, Resolved};
-use crate::route::Table;
-use crate::tls::KeyPair;
+use crate::openapi::{Index, OpenApi};
+use crate::process::{Drain, Phase, Published, Publisher};
+use crate::registry::{Directory, Registry, Rules};
+use crate::route::{self, Table};
+use crate::tls::server::{self, InUse, ServingPublishers};
+use crate::tls::{Identity, KeyPair, SelfMade};
 
-/// Asks backends on the gateway's own behalf, as kube-aggregator does: user `system:kube-aggregator` of group
-/// `system:masters`, never with anything a client sent.
-pub(super) struct Asker {
-    pub(super) pool: Pool,
-    pub(super) identity: Published<KeyPair>,
+/// What the control thread is started with.
+pub(super) struct Control {
+    pub(super) serving: server::Files,
+    pub(super) serving_publishers: ServingPublishers,
+    pub(super) made: SelfMade,
+    pub(super) identity: Identity,
+    pub(super) our_identity: Published<KeyPair>,
+    pub(super) directory: Option<Directory>,
+    pub(super) registry_publisher: Publisher<Registry>,
+    pub(super) registry: Published<Registry>,
+    pub(super) table_publisher: Publisher<Table>,
     pub(super) table: Published<Table>,
-    pub(super) stamp: Stamp,
+    pub(super) board: Board,
+    pub(super) view: Publisher<View>,
+    pub(super) rules: Rules,
+    pub(super) tokens: Option<(TokenFile, Publisher<Tokens>)>,
+    pub(super) resolver: settings::ResolverChoice,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) in_use: Published<Vec<InUse>>,
+    pub(super) drain: Drain,
 }
 
-/// Why a question of ours got no answer: a word for clients, and the story for the log.
-struct Unanswered {
-    reason: &'static str,
-    cause: String,
-}
+/// What the control thread finds out and workers read.
+pub(super) type Discovered = (Published<Documents>, Published<Index>);
 
-impl Asker {
-    /// The user we ask as.
-    pub(super) fn user() -> User {
-        User { name: "system:kube-aggregator".into(), groups: vec!["system:masters".into()], ..User::default() }
-    }
-
-    async fn ask(
-        &self,
-        api_service: &ApiService,
-        resolved: &Resolved,
-        destination: &Destination,
-        path: &str,
-        headers: &[(http::HeaderName, &str)],
-    ) -> Result<Sent, Unanswered> {
-        let wrong = |cause: String| Unanswered { reason: "TLSConfiguration", cause };
-        let ours = self.identity.get();
-        let tls = backend_tls(api_service, &resolved.server_name, Some(&ours))
-            .map_err(|problem| wrong(problem.to_string()))?;
-        let endpoint = self.pool.endpoint(&Upstream {
-            destination: destination.clone(),
-            tls: Arc::new(tls),
-            connect_timeout: api_service.settings.connect_timeout,
+impl Control {
+    /// Runs until the process ends. What backends offer is published from the first moment; `ready` gets the readers.
+    pub(super) async fn run(self, ready: Sender<Discovered>) {
+        let stamp = match Stamp::new(&Asker::user(), false) {
+            Ok(stamp) => stamp,
+            Err(unspeakable) => return tracing::error!(why = unspeakable.0, "our own name cannot be sent"),
+        };
+        let asker = Rc::new(Asker {
+            pool: Pool::new(settings::resolver(self.resolver)),
+            identity: self.our_identity,
+            table: self.table,
+            stamp,
+            metrics: self.metrics.clone(),
         });
-        let mut request = Box::new(Request::new(Body::Empty));
-        *request.method_mut() = Method::GET;
-        *request.uri_mut() = format!("{}{path}", resolved.prefix)
-            .parse()
-            .map_err(|error: http::uri::InvalidUri| wrong(error.to_string()))?;
-        for (name, value) in headers {
-            let value = HeaderValue::from_str(value).map_err(|error| wrong(error.to_string()))?;
-            request.headers_mut().insert(name, value);
+        let (discovery, documents) = Discovery::start(Fetcher(asker.clone()));
+        let (openapi, index) = OpenApi::start(Fetcher(asker.clone()));
+        if ready.send((documents, index)).is_err() {
+            return;
         }
-        self.stamp.put(request.headers_mut());
-        // Once more when a kept connection turns out to be closed: that says nothing about the backend.
-        let mut error = match endpoint.send(request).await {
-            Ok(sent) => return Ok(sent),
-            Err(SendError::NotSent { request, error }) if error.reason == "ConnectionClosed" => {
-                match endpoint.send(request).await {
-                    Ok(sent) => return Ok(sent),
-                    Err(error) => error,
+        let drain = || self.drain.clone();
+        spawn_local(self.serving.follow(self.serving_publishers, Box::new(|_| {}), drain()));
+        spawn_local(self.made.renew(drain()));
+        spawn_local(self.identity.follow(Box::new(|_| {}), drain()));
+        if let Some((file, publisher)) = self.tokens {
+            spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));
+        }
+        if let Some(directory) = self.directory {
+            spawn_local(directory.follow(self.registry_publisher, drain(), |_| {}));
+        }
+        let (registry, rules, board) = (&self.registry, self.rules, &self.board);
+        spawn_local(route::follow(registry.clone(), rules, board.clone(), self.table_publisher, drain()));
+        spawn_local(report::follow(registry.clone(), board.clone(), self.view, drain()));
+        let (registry, board, drain) = (registry.clone(), board.clone(), drain());
+        let (probing, counting) = (asker.clone(), Counting(self.metrics.clone()));
+        spawn_local(async move { availability::run(registry, rules, board, &*probing, counting, drain).await });
+        let known = Knowing {
+            registry: self.registry,
+            board: self.board,
+            metrics: self.metrics,
+            asker,
+            in_use: self.in_use,
+            drain: self.drain,
+        };
+        known.follow(&discovery, &openapi).await;
+    }
+}
+
+/// Keeps discovery and OpenAPI told of what is registered and of what came back.
+struct Knowing {
+    registry: Published<Registry>,
+    board: Board,
+    metrics: Arc<Metrics>,
+    asker: Rc<Asker>,
+    in_use: Published<Vec<InUse>>,
+    drain: Drain,
+}
+
+impl Knowing {
+    async fn follow(mut self, discovery: &Discovery<Fetcher>, openapi: &OpenApi<Fetcher>) {
+        let mut changes = self.board.changes();
+        let mut available = HashMap::new();
+        let mut counted = 0;
+        let mut places: Vec<String> = Vec::new();
+        let mut round = tokio::time::interval(Duration::from_secs(1));
+        let aggregations = discovery.aggregations();
+        let mut told = u64::MAX;
+        loop {
+            let registry = self.registry.get();
+            if registry.version != told {
+                told = registry.version;
+                let known: Vec<Known> = registry.api_services.iter().filter_map(|one| Known::of(one)).collect();
+                discovery.follow(known.clone());
+                openapi.follow(known);
+            }
+            // Files with mistakes, each counted; those that were mended go.
+            let mut now: Vec<String> = registry.problems.0.iter().map(|problem| file_of(&problem.place)).collect();
+            for gone in places.iter().filter(|place| !now.contains(place)) {
+                self.metrics.registry_errors(gone, 0);
+            }
+            for place in &now {
+                self.metrics.registry_errors(place, now.iter().filter(|other| *other == place).count());
+            }
+            now.dedup();
+            places = now;
+            for one in &registry.api_services {
+                let is = self.board.of(&one.name).is_available();
+                // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
+                if available.insert(one.name.clone(), is).is_some_and(|was| was != is) {
+                    discovery.nudge(&one.name);
+                    openapi.nudge(&one.name);
                 }
             }
-            Err(error) => error,
-        };
-        if let SendError::NotSent { error, .. } = &mut error
-            && error.reason == "MissingSAN"
-        {
-            self.metrics.backend_misses_san();
-        }
-        Err(match error {
-            SendError::NotSent { error, .. } => Unanswered { reason: error.reason, cause: error.cause },
-            SendError::Refused(error) => Unanswered { reason: error.reason, cause: error.cause },
-            SendError::Nonsense(error) => Unanswered { reason: "InvalidAnswer", cause: error.to_string() },
-            SendError::Broken(error) => Unanswered { reason: "ConnectionBroken", cause: error.to_string() },
-        })
-    }
-}
-
-impl Probe for &Asker {
-    async fn probe(
-        &self,
-        api_service: &ApiService,
-        resolved: &Resolved,
-        endpoint: &Destination,
-    ) -> Result<(), ProbeFailure> {
-        let path = api_service.discovery_path();
-        let sent = self
-            .ask(api_service, resolved, endpoint, &path, &[(ACCEPT, "application/json")])
-            .await
-            .map_err(|unanswered| ProbeFailure::unreachable(api_service, unanswered.reason, unanswered.cause))?;
-        let Sent { response, mut lease, .. } = sent;
-        let status = response.status();
-        // Read to its end, so that the connection can be used again; never more than discovery may be.
-        let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
-        if body.is_ok() {
-            lease.finished();
-        }
-        if status.is_success() { Ok(()) } else { Err(ProbeFailure::status(api_service, status.as_u16())) }
-    }
-}
-
-/// The asker as discovery and OpenAPI use it.
-pub(super) struct Fetcher(pub(super) std::rc::Rc<Asker>);
-
-impl Fetch for Fetcher {
-    async fn fetch(
-        &self,
-        apiservice: &str,
-        path: &str,
-        accept: &str,
-        if_none_match: Option<&str>,
-    ) -> Result<Fetched, FetchError> {
-        let table = self.0.table.get();
-        let route = table.by_name(apiservice).ok_or_else(|| FetchError("it is not registered any more".into()))?;
-        let resolved = route
-            .resolved
-            .as_ref()
-            .map_err(|unavailable| FetchError(format!("{}: {}", unavailable.reason, unavailable.message)))?;
-        let mut headers = vec![(ACCEPT, accept)];
-        headers.extend(if_none_match.map(|etag| (IF_NONE_MATCH, etag)));
-        let mut last = FetchError("it has no endpoints".into());
-        for destination in resolved.endpoints.iter().take(3) {
-            match self.0.ask(&route.api_service, resolved, destination, path, &headers).await {
-                Ok(sent) => return read(sent).await,
-                Err(unanswered) => last = FetchError(format!("{}: {}", unanswered.reason, unanswered.cause)),
+            available.retain(|name: &String, _| registry.api_service(name).is_some());
+            let total = aggregations.load(Ordering::Relaxed);
+            for _ in counted..total {
+                self.metrics.discovery_aggregated();
+            }
+            counted = total;
+            tokio::select! {
+                () = self.registry.changed() => {}
+                changed = changes.changed() => if changed.is_err() { return },
+                _ = round.tick() => {
+                    self.asker.pool.sweep();
+                    self.tell_expiry();
+                }
+                () = self.drain.reached(Phase::Ending) => return,
             }
         }
-        Err(last)
     }
-}
 
-async fn read(sent: Sent) -> Result<Fetched, FetchError> {
-    let Sent { response, mut lease, .. } = sent;
-    let (parts, body) = response.into_parts();
-    let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::to_owned);
-    let body: Bytes = Limited::new(body, MAX_BODY)
-        .collect()
-        .await
-        .map_err(|error| FetchError(format!("its answer broke off: {error}")))?
-        .to_bytes();
-    lease.finished();
-    Ok(Fetched {
-        status: parts.status.as_u16(),
-        content_type: text(CONTENT_TYPE).unwrap_or_default(),
-        etag: text(ETAG),
-        body,
-    })
-}
-
-/// Tells the metrics what becomes of APIServices.
-pub(super) struct Counting(pub(super) Arc<Metrics>);
-
-impl Witness for Counting {
-    fn unavailable(&self, name: &str, unavailable: bool) {
-        if !unavailable {
-            self.0.apiservice_is(name, None);
+    /// When each certificate in use ends.
+    fn tell_expiry(&self) {
+        let seconds = |time: rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        for in_use in self.in_use.load().iter() {
+            self.metrics.certificate_expires(&in_use.file.display().to_string(), seconds(in_use.not_after));
         }
+        let ours = self.asker.identity.load();
+        self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
     }
+}
 
-    fn became_unavailable(&self, name: &str, reason: &str) {
-        self.0.apiservice_is(name, Some(reason));
-    }
-
-    fn forgotten(&self, name: &str) {
-        self.0.apiservice_is_gone(name);
-    }
+/// The file in a problem's place, without the number of its document.
+fn file_of(place: &str) -> String {
+    place.split(" document ").next().unwrap_or(place).trim_end_matches(',').to_owned()
 }

@@ -4,6 +4,7 @@
 //! pools, one follows files and asks backends how they are, one is the operator's. What crosses between
 //! them are published snapshots ([`shared::Shared`]).
 
+mod asker;
 mod connection;
 mod control;
 mod files;

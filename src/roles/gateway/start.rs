@@ -1,36 +1,27 @@
-//! From the configuration to a running gateway: read everything, tell all mistakes, then listen.
+//! From the files that were read to a running gateway: make what is missing, listen, begin the threads.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::rc::Rc;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
-use tokio::sync::mpsc;
+use std::time::SystemTime;
 
 use super::Files;
-use super::control::{Asker, Counting, Fetcher};
+use super::control::Control;
 use super::running::Running;
 use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
 use super::{settings, status};
-use crate::authenticate::{Authenticator, TokenFile, Tokens};
-use crate::availability::report::{self, Reports, View};
-use crate::availability::{self, Board};
+use crate::authenticate::Authenticator;
+use crate::availability::Board;
+use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
-use crate::discovery::{Discovery, Known};
-use crate::egress::Pool;
-use crate::forward::Stamp;
-use crate::listen::{Acceptor, Connections, Incoming, Limits, accept, bind, raise_descriptor_limit};
+use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
-use crate::openapi::OpenApi;
-use crate::process::{Drain, Phase, Problem, Problems, Published, Publisher};
-use crate::registry::{Directory, Registry};
-use crate::route::{self, Inflight, Table};
-use crate::tls::server::ServingPublishers;
+use crate::process::{Drain, Phase, Problem, Problems, Published};
+use crate::route::{Inflight, Table};
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, tls};
 
@@ -140,7 +131,6 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     });
 
     let access_log = Arc::new(access_log);
-    let settings = config.seen.access;
     let mut acceptor = Acceptor::default();
     let mut all_connections = Vec::new();
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -148,16 +138,14 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         let incoming = acceptor.worker();
         let connections = Connections::default();
         all_connections.push(connections.clone());
-        let work = Work {
-            connections,
-            shared: shared.clone(),
-            access_log: access_log.clone(),
-            settings,
-            resolver: config.behind.resolver,
-            incoming,
-            limits: limits.clone(),
+        let (shared, access_log, limits) = (shared.clone(), access_log.clone(), limits.clone());
+        let (recording, resolver) = (config.seen.access, config.behind.resolver);
+        let work = async move || {
+            let reports = access::Worker::new(&shared.metrics, &access_log, recording);
+            let worker = Worker::new(shared, reports, settings::resolver(resolver));
+            worker.run(incoming, limits, connections).await;
         };
-        threads.push(thread(&format!("worker-{number}"), move || work.run())?);
+        threads.push(thread(&format!("worker-{number}"), work)?);
     }
     let descriptors = raise_descriptor_limit();
     // A few descriptors stay free for files and the operator; a proxied connection takes up to two.
@@ -166,11 +154,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     } else {
         limits.max_connections
     };
-    threads.push(thread("accept", move || {
-        if let Some(runtime) = runtime() {
-            runtime.block_on(accept(listener, acceptor, most, drain));
-        }
-    })?);
+    threads.push(thread("accept", move || accept(listener, acceptor, most, drain))?);
 
     let admin = match config.seen.admin_address {
         Some(at) => {
@@ -248,12 +232,7 @@ pub(super) fn health(drain: &Drain, access_log: &AccessLog) -> Vec<Health> {
     ]
 }
 
-fn say_where(
-    config: &GatewayConfig,
-    address: SocketAddr,
-    admin: Option<SocketAddr>,
-    kubeconfig: Option<&std::path::Path>,
-) {
+fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAddr>, kubeconfig: Option<&Path>) {
     tracing::info!(%address, "serving");
     if let Some(address) = admin {
         tracing::info!(%address, "admin");
@@ -266,205 +245,15 @@ fn say_where(
     }
 }
 
-/// A runtime for one thread.
-fn runtime() -> Option<tokio::runtime::Runtime> {
-    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.inspect_err(|error| tracing::error!(%error, "no runtime for a thread")).ok()
-}
-
-fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>, Problem> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(run)
-        .map_err(|error| Problem::new(format!("thread {name}"), error))
-}
-
-/// What one worker thread is started with.
-struct Work {
-    connections: Connections,
-    shared: Arc<Shared>,
-    access_log: Arc<AccessLog>,
-    settings: access::Settings,
-    resolver: settings::ResolverChoice,
-    incoming: mpsc::UnboundedReceiver<Incoming>,
-    limits: Limits,
-}
-
-impl Work {
-    fn run(self) {
-        let Some(runtime) = runtime() else { return };
-        let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime, async move {
-            let reports = access::Worker::new(&self.shared.metrics, &self.access_log, self.settings);
-            let worker = Worker::new(self.shared, reports, settings::resolver(self.resolver));
-            worker.run(self.incoming, self.limits, self.connections).await;
-        });
-    }
-}
-
-/// What the control thread is started with.
-struct Control {
-    serving: tls::server::Files,
-    serving_publishers: ServingPublishers,
-    made: SelfMade,
-    identity: Identity,
-    our_identity: Published<tls::KeyPair>,
-    directory: Option<Directory>,
-    registry_publisher: Publisher<Registry>,
-    registry: Published<Registry>,
-    table_publisher: Publisher<Table>,
-    table: Published<Table>,
-    board: Board,
-    view: Publisher<View>,
-    rules: crate::registry::Rules,
-    tokens: Option<(TokenFile, Publisher<Tokens>)>,
-    resolver: settings::ResolverChoice,
-    metrics: Arc<Metrics>,
-    in_use: Published<Vec<tls::server::InUse>>,
-    drain: Drain,
-}
-
-type Discovered = (Published<crate::discovery::Documents>, Published<crate::openapi::Index>);
-
-impl Control {
-    fn run(self, ready: std::sync::mpsc::Sender<Discovered>) {
-        let Some(runtime) = runtime() else { return };
-        let local = tokio::task::LocalSet::new();
-        local.block_on(&runtime, self.follow(ready));
-    }
-
-    async fn follow(self, ready: std::sync::mpsc::Sender<Discovered>) {
-        let stamp = match Stamp::new(&Asker::user(), false) {
-            Ok(stamp) => stamp,
-            Err(unspeakable) => return tracing::error!(why = unspeakable.0, "our own name cannot be sent"),
-        };
-        let asker = Rc::new(Asker {
-            pool: Pool::new(settings::resolver(self.resolver)),
-            identity: self.our_identity,
-            table: self.table,
-            stamp,
-            metrics: self.metrics.clone(),
-        });
-        let (discovery, documents) = Discovery::start(Fetcher(asker.clone()));
-        let (openapi, index) = OpenApi::start(Fetcher(asker.clone()));
-        if ready.send((documents, index)).is_err() {
-            return;
-        }
-        let spawn = tokio::task::spawn_local::<std::pin::Pin<Box<dyn Future<Output = ()>>>>;
-        let serving = self.serving.follow(self.serving_publishers, Box::new(|_| {}), self.drain.clone());
-        spawn(Box::pin(serving));
-        spawn(Box::pin(self.made.renew(self.drain.clone())));
-        spawn(Box::pin(self.identity.follow(Box::new(|_| {}), self.drain.clone())));
-        if let Some((file, publisher)) = self.tokens {
-            spawn(Box::pin(file.follow(publisher, Box::new(|_| {}), self.drain.clone())));
-        }
-        let metrics = self.metrics.clone();
-        if let Some(directory) = self.directory {
-            spawn(Box::pin(directory.follow(self.registry_publisher, self.drain.clone(), |_| {})));
-        }
-        spawn(Box::pin(route::follow(
-            self.registry.clone(),
-            self.rules,
-            self.board.clone(),
-            self.table_publisher,
-            self.drain.clone(),
-        )));
-        spawn(Box::pin(report::follow(self.registry.clone(), self.board.clone(), self.view, self.drain.clone())));
-        let (registry, rules, board, drain) =
-            (self.registry.clone(), self.rules, self.board.clone(), self.drain.clone());
-        let probing = asker.clone();
-        spawn(Box::pin(async move {
-            availability::run(registry, rules, board, &*probing, Counting(metrics), drain).await;
-        }));
-        let known = Knowing {
-            registry: self.registry,
-            board: self.board,
-            metrics: self.metrics,
-            asker,
-            in_use: self.in_use,
-            drain: self.drain,
-        };
-        known.follow(&discovery, &openapi).await;
-    }
-}
-
-/// Keeps discovery and OpenAPI told of what is registered and of what came back.
-struct Knowing {
-    registry: Published<Registry>,
-    board: Board,
-    metrics: Arc<Metrics>,
-    asker: Rc<Asker>,
-    in_use: Published<Vec<tls::server::InUse>>,
-    drain: Drain,
-}
-
-impl Knowing {
-    async fn follow(mut self, discovery: &Discovery<Fetcher>, openapi: &OpenApi<Fetcher>) {
-        let mut changes = self.board.changes();
-        let mut available = std::collections::HashMap::new();
-        let mut counted = 0;
-        let mut places: Vec<String> = Vec::new();
-        let mut round = tokio::time::interval(Duration::from_secs(1));
-        let aggregations = discovery.aggregations();
-        let mut told = u64::MAX;
-        loop {
-            let registry = self.registry.get();
-            if registry.version != told {
-                told = registry.version;
-                let known: Vec<Known> = registry.api_services.iter().filter_map(|one| Known::of(one)).collect();
-                discovery.follow(known.clone());
-                openapi.follow(known);
-            }
-            // Files with mistakes, each counted; those that were mended go.
-            let mut now: Vec<String> = registry.problems.0.iter().map(|problem| file_of(&problem.place)).collect();
-            for gone in places.iter().filter(|place| !now.contains(place)) {
-                self.metrics.registry_errors(gone, 0);
-            }
-            for place in &now {
-                self.metrics.registry_errors(place, now.iter().filter(|other| *other == place).count());
-            }
-            now.dedup();
-            places = now;
-            for one in &registry.api_services {
-                let is = self.board.of(&one.name).is_available();
-                // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
-                if available.insert(one.name.clone(), is).is_some_and(|was| was != is) {
-                    discovery.nudge(&one.name);
-                    openapi.nudge(&one.name);
-                }
-            }
-            available.retain(|name: &String, _| registry.api_service(name).is_some());
-            let total = aggregations.load(std::sync::atomic::Ordering::Relaxed);
-            for _ in counted..total {
-                self.metrics.discovery_aggregated();
-            }
-            counted = total;
-            tokio::select! {
-                () = self.registry.changed() => {}
-                changed = changes.changed() => if changed.is_err() { return },
-                _ = round.tick() => {
-                    self.asker.pool.sweep();
-                    self.tell_expiry();
-                }
-                () = self.drain.reached(Phase::Ending) => return,
-            }
-        }
-    }
-}
-
-impl Knowing {
-    /// When each certificate in use ends.
-    fn tell_expiry(&self) {
-        let seconds = |time: rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-        for in_use in self.in_use.load().iter() {
-            self.metrics.certificate_expires(&in_use.file.display().to_string(), seconds(in_use.not_after));
-        }
-        let ours = self.asker.identity.load();
-        self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
-    }
-}
-
-/// The file in a problem's place, without the number of its document.
-fn file_of(place: &str) -> String {
-    place.split(" document ").next().unwrap_or(place).trim_end_matches(',').to_owned()
+/// A thread with a runtime of its own, for the tasks that `begin` begins there.
+fn thread<F: Future<Output = ()>>(
+    name: &str,
+    begin: impl FnOnce() -> F + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>, Problem> {
+    let run = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => tokio::task::LocalSet::new().block_on(&runtime, begin()),
+        Err(error) => tracing::error!(%error, "no runtime for a thread"),
+    };
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map_err(|error| Problem::new(format!("thread {name}"), error))
 }

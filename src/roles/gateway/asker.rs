@@ -1,0 +1,184 @@
+//! Our own questions to backends: how they are, and what they offer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderValue, Method, Request};
+use http_body_util::{BodyExt, Limited};
+
+use crate::availability::{Probe, ProbeFailure, Witness};
+use crate::discovery::{Fetch, FetchError, Fetched, MAX_BODY};
+use crate::egress::{Destination, Pool, SendError, Sent, Upstream};
+use crate::forward::{Stamp, backend_tls};
+use crate::kubeapi::User;
+use crate::message::Body;
+use crate::observe::metrics::Metrics;
+use crate::process::Published;
+use crate::registry::{ApiService, Resolved};
+use crate::route::Table;
+use crate::tls::KeyPair;
+
+/// Asks backends on the gateway's own behalf, as kube-aggregator does: user `system:kube-aggregator` of group
+/// `system:masters`, never with anything a client sent.
+pub(super) struct Asker {
+    pub(super) pool: Pool,
+    pub(super) identity: Published<KeyPair>,
+    pub(super) table: Published<Table>,
+    pub(super) stamp: Stamp,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// Why a question of ours got no answer: a word for clients, and the story for the log.
+struct Unanswered {
+    reason: &'static str,
+    cause: String,
+}
+
+impl Asker {
+    /// The user we ask as.
+    pub(super) fn user() -> User {
+        User { name: "system:kube-aggregator".into(), groups: vec!["system:masters".into()], ..User::default() }
+    }
+
+    async fn ask(
+        &self,
+        api_service: &ApiService,
+        resolved: &Resolved,
+        destination: &Destination,
+        path: &str,
+        headers: &[(http::HeaderName, &str)],
+    ) -> Result<Sent, Unanswered> {
+        let wrong = |cause: String| Unanswered { reason: "TLSConfiguration", cause };
+        let ours = self.identity.get();
+        let tls = backend_tls(api_service, &resolved.server_name, Some(&ours))
+            .map_err(|problem| wrong(problem.to_string()))?;
+        let endpoint = self.pool.endpoint(&Upstream {
+            destination: destination.clone(),
+            tls: Arc::new(tls),
+            connect_timeout: api_service.settings.connect_timeout,
+        });
+        let mut request = Box::new(Request::new(Body::Empty));
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = format!("{}{path}", resolved.prefix)
+            .parse()
+            .map_err(|error: http::uri::InvalidUri| wrong(error.to_string()))?;
+        for (name, value) in headers {
+            let value = HeaderValue::from_str(value).map_err(|error| wrong(error.to_string()))?;
+            request.headers_mut().insert(name, value);
+        }
+        self.stamp.put(request.headers_mut());
+        // Once more when a kept connection turns out to be closed: that says nothing about the backend.
+        let mut error = match endpoint.send(request).await {
+            Ok(sent) => return Ok(sent),
+            Err(SendError::NotSent { request, error }) if error.reason == "ConnectionClosed" => {
+                match endpoint.send(request).await {
+                    Ok(sent) => return Ok(sent),
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        if let SendError::NotSent { error, .. } = &mut error
+            && error.reason == "MissingSAN"
+        {
+            self.metrics.backend_misses_san();
+        }
+        Err(match error {
+            SendError::NotSent { error, .. } => Unanswered { reason: error.reason, cause: error.cause },
+            SendError::Refused(error) => Unanswered { reason: error.reason, cause: error.cause },
+            SendError::Nonsense(error) => Unanswered { reason: "InvalidAnswer", cause: error.to_string() },
+            SendError::Broken(error) => Unanswered { reason: "ConnectionBroken", cause: error.to_string() },
+        })
+    }
+}
+
+impl Probe for &Asker {
+    async fn probe(
+        &self,
+        api_service: &ApiService,
+        resolved: &Resolved,
+        endpoint: &Destination,
+    ) -> Result<(), ProbeFailure> {
+        let path = api_service.discovery_path();
+        let sent = self
+            .ask(api_service, resolved, endpoint, &path, &[(ACCEPT, "application/json")])
+            .await
+            .map_err(|unanswered| ProbeFailure::unreachable(api_service, unanswered.reason, unanswered.cause))?;
+        let Sent { response, mut lease, .. } = sent;
+        let status = response.status();
+        // Read to its end, so that the connection can be used again; never more than discovery may be.
+        let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
+        if body.is_ok() {
+            lease.finished();
+        }
+        if status.is_success() { Ok(()) } else { Err(ProbeFailure::status(api_service, status.as_u16())) }
+    }
+}
+
+/// The asker as discovery and OpenAPI use it.
+pub(super) struct Fetcher(pub(super) std::rc::Rc<Asker>);
+
+impl Fetch for Fetcher {
+    async fn fetch(
+        &self,
+        apiservice: &str,
+        path: &str,
+        accept: &str,
+        if_none_match: Option<&str>,
+    ) -> Result<Fetched, FetchError> {
+        let table = self.0.table.get();
+        let route = table.by_name(apiservice).ok_or_else(|| FetchError("it is not registered any more".into()))?;
+        let resolved = route
+            .resolved
+            .as_ref()
+            .map_err(|unavailable| FetchError(format!("{}: {}", unavailable.reason, unavailable.message)))?;
+        let mut headers = vec![(ACCEPT, accept)];
+        headers.extend(if_none_match.map(|etag| (IF_NONE_MATCH, etag)));
+        let mut last = FetchError("it has no endpoints".into());
+        for destination in resolved.endpoints.iter().take(3) {
+            match self.0.ask(&route.api_service, resolved, destination, path, &headers).await {
+                Ok(sent) => return read(sent).await,
+                Err(unanswered) => last = FetchError(format!("{}: {}", unanswered.reason, unanswered.cause)),
+            }
+        }
+        Err(last)
+    }
+}
+
+async fn read(sent: Sent) -> Result<Fetched, FetchError> {
+    let Sent { response, mut lease, .. } = sent;
+    let (parts, body) = response.into_parts();
+    let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::to_owned);
+    let body: Bytes = Limited::new(body, MAX_BODY)
+        .collect()
+        .await
+        .map_err(|error| FetchError(format!("its answer broke off: {error}")))?
+        .to_bytes();
+    lease.finished();
+    Ok(Fetched {
+        status: parts.status.as_u16(),
+        content_type: text(CONTENT_TYPE).unwrap_or_default(),
+        etag: text(ETAG),
+        body,
+    })
+}
+
+/// Tells the metrics what becomes of APIServices.
+pub(super) struct Counting(pub(super) Arc<Metrics>);
+
+impl Witness for Counting {
+    fn unavailable(&self, name: &str, unavailable: bool) {
+        if !unavailable {
+            self.0.apiservice_is(name, None);
+        }
+    }
+
+    fn became_unavailable(&self, name: &str, reason: &str) {
+        self.0.apiservice_is(name, Some(reason));
+    }
+
+    fn forgotten(&self, name: &str) {
+        self.0.apiservice_is_gone(name);
+    }
+}
