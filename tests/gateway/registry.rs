@@ -173,15 +173,12 @@ async fn a_mistake_keeps_the_last_good_state_and_is_shown_wherever_one_looks() {
     world.registry(file, &good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: many"));
     let said = gateway.said(&["registry:", file, "groupPriorityMinimum"]).await;
     assert!(said.contains("WARN"), "{said}");
-    let path = world.path(&format!("registry/{file}"));
-    let errors = format!("narthex_registry_errors{{source=\"{}\"}}", path.display());
-    let count = |wanted: f64| {
-        let (errors, gateway) = (&errors, &gateway);
-        async move {
-            eventually(errors, async || (sample(gateway, errors).await.unwrap_or(0.0) == wanted).then_some(())).await
-        }
+    let count = async |file: &str, wanted: f64| {
+        let path = world.path(&format!("registry/{file}"));
+        let errors = format!("narthex_registry_errors{{source=\"{}\"}}", path.display());
+        eventually(&errors, async || (sample(&gateway, &errors).await? == wanted).then_some(())).await
     };
-    count(1.0).await;
+    count(file, 1.0).await;
     assert_eq!(client.get(THINGS).await.text(), "things");
     let report = admin(&gateway, get("/status.json", &[])).await.json();
     let problems = report["registryProblems"].as_array().unwrap();
@@ -201,10 +198,12 @@ async fn a_mistake_keeps_the_last_good_state_and_is_shown_wherever_one_looks() {
     // A file that is no YAML at all, and the mending of both.
     world.registry("broken.yaml", "kind: [\n");
     gateway.said(&["registry:", "broken.yaml"]).await;
+    count("broken.yaml", 1.0).await;
     world.registry(file, &good);
     std::fs::remove_file(world.path("registry/broken.yaml")).unwrap();
     gateway.said(&["all mistakes are mended"]).await;
-    count(0.0).await;
+    count(file, 0.0).await;
+    count("broken.yaml", 0.0).await;
     eventually("no problems", async || {
         let report = admin(&gateway, get("/status.json", &[])).await.json();
         (report["registryProblems"] == serde_json::json!([])).then_some(())

@@ -159,13 +159,9 @@ impl Metrics {
         self.certificate_expiry.forget(file);
     }
 
-    /// `source` (a file of the registry directory) holds `count` mistakes; 0 takes it off.
+    /// `source` (a file of the registry directory) holds `count` mistakes.
     pub fn registry_errors(&self, source: &str, count: usize) {
-        if count == 0 {
-            self.registry_errors.forget(source);
-        } else {
-            self.registry_errors.set([source], count as f64);
-        }
+        self.registry_errors.set([source], count as f64);
     }
 
     /// What runs for APIService `name` now.

@@ -114,7 +114,7 @@ impl Knowing {
         let mut changes = self.board.changes();
         let mut available = HashMap::new();
         let mut counted = 0;
-        let mut places: Vec<String> = Vec::new();
+        let mut mistakes: HashMap<String, usize> = HashMap::new();
         let mut round = tokio::time::interval(Duration::from_secs(1));
         let aggregations = discovery.aggregations();
         let mut told = u64::MAX;
@@ -126,16 +126,14 @@ impl Knowing {
                 discovery.follow(known.clone());
                 openapi.follow(known);
             }
-            // Files with mistakes, each counted; those that were mended go.
-            let mut now: Vec<String> = registry.problems.0.iter().map(|problem| file_of(&problem.place)).collect();
-            for gone in places.iter().filter(|place| !now.contains(place)) {
-                self.metrics.registry_errors(gone, 0);
+            // A file that was mended, or is gone, stays at 0: a series that ends looks like a scrape that failed.
+            mistakes.values_mut().for_each(|count| *count = 0);
+            for problem in &registry.problems.0 {
+                *mistakes.entry(file_of(&problem.place)).or_default() += 1;
             }
-            for place in &now {
-                self.metrics.registry_errors(place, now.iter().filter(|other| *other == place).count());
+            for (file, count) in &mistakes {
+                self.metrics.registry_errors(file, *count);
             }
-            now.dedup();
-            places = now;
             for one in &registry.api_services {
                 let is = self.board.of(&one.name).is_available();
                 // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
