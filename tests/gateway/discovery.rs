@@ -421,8 +421,24 @@ async fn paths_of_our_own_need_authentication_but_for_health() {
     }
     let index = client.get("/").await.json();
     let paths: Vec<&str> = index["paths"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();
-    for path in ["/api", "/apis", "/apis/things.example.com", "/apis/things.example.com/v1", "/metrics", "/version"] {
-        assert!(paths.contains(&path), "{path} in {paths:?}");
+    let listed = [
+        "/api",
+        "/apis",
+        "/apis/apiregistration.k8s.io",
+        "/apis/apiregistration.k8s.io/v1",
+        "/apis/things.example.com",
+        "/apis/things.example.com/v1",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ];
+    assert_eq!(paths, listed);
+    for path in listed {
+        assert_eq!(client.get(path).await.status, 200, "{path}");
     }
     let version = client.get("/version").await.json();
     assert!(version["gitVersion"].as_str().unwrap().starts_with('v') && version["platform"].is_string(), "{version}");

@@ -126,10 +126,20 @@ fn nobody_has(permit: &Permit<'_>) -> Status {
 /// The paths there are, as kube-apiserver lists them at `/`.
 fn index(shared: &Shared) -> String {
     let table = shared.table.get();
-    let mut paths: Vec<String> =
-        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(String::from)
-            .into();
+    let own = [
+        "/api",
+        "/apis",
+        "/apis/apiregistration.k8s.io",
+        "/apis/apiregistration.k8s.io/v1",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ];
+    let mut paths = own.map(String::from).to_vec();
     for route in table.routes() {
         let service = &route.api_service;
         if !service.group.is_empty() {
