@@ -74,11 +74,6 @@ impl Judge {
         &self.condition
     }
 
-    /// Whether the last finding disagreed with the condition, which is worth a closer look.
-    pub fn in_doubt(&self) -> bool {
-        self.against > 0
-    }
-
     /// Takes a finding into account; true if the condition is another now.
     pub fn hear(&mut self, finding: Finding, now: SystemTime) -> bool {
         let (status, reason, message, detail) = match finding {
@@ -162,7 +157,6 @@ mod tests {
         judge.hear(Finding::Answered, at(1));
         for second in 2..4 {
             assert!(!judge.hear(failed(), at(second)));
-            assert!(judge.in_doubt());
         }
         assert!(!judge.hear(Finding::Answered, at(4)), "one answer clears the doubt");
         assert!(!judge.hear(failed(), at(5)) && !judge.hear(failed(), at(6)));

@@ -190,15 +190,15 @@ impl<W: Witness> Judges<'_, W> {
         }
     }
 
-    /// The condition's status after it, and whether there is doubt.
-    fn hear(&self, api_service: &ApiService, judge: &SharedJudge, finding: Finding) -> (ConditionStatus, bool) {
+    /// The condition's status after it.
+    fn hear(&self, api_service: &ApiService, judge: &SharedJudge, finding: Finding) -> ConditionStatus {
         let mut judge = judge.borrow_mut();
-        let Some(judge) = judge.as_mut() else { return (ConditionStatus::Unknown, true) };
+        let Some(judge) = judge.as_mut() else { return ConditionStatus::Unknown };
         let before = judge.condition().clone();
         if judge.hear(finding, SystemTime::now()) {
             self.announce(&api_service.name, Some(&before), judge.condition());
         }
-        (judge.condition().status, judge.in_doubt())
+        judge.condition().status
     }
 }
 
@@ -236,8 +236,9 @@ async fn ask<W: Witness>(
             Err(ProbeFailure { message, detail }) => Finding::Failed { message, detail },
         };
         turn = turn.wrapping_add(1);
-        let away = matches!(judges.hear(&api_service, &judge, finding), (ConditionStatus::False, _));
-        // One that is away is looked for more often, so that it is found soon after it came back.
+        let away = judges.hear(&api_service, &judge, finding) == ConditionStatus::False;
+        // One that is away is looked for more often, so that it is found soon after it came back. One that fails
+        // while it is available is not: `failure-threshold` intervals are what the operator granted it.
         let wait = if away { pause } else { interval };
         pause = if away { (pause * 2).min(SELDOM) } else { SOON }.min(interval);
         sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
