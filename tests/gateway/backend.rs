@@ -299,6 +299,26 @@ pub(crate) async fn told(world: &World, settings: Settings) -> (Backend, mpsc::U
     (backend, writers)
 }
 
+/// A backend whose watches begin with a line `first` and then are the test's to write, in the order in which they
+/// began; everything else is answered with `{}`.
+pub(crate) async fn watched(world: &World, settings: Settings) -> (Backend, Arc<Mutex<Vec<Writer>>>) {
+    let writers = Arc::new(Mutex::new(Vec::new()));
+    let kept = writers.clone();
+    let backend = Backend::start(world, settings, move |request| {
+        let answer = if request.uri().query() == Some("watch=1") {
+            let (writer, answer) = streamed(200);
+            writer.send(data("first\n")).unwrap();
+            kept.lock().unwrap().push(writer);
+            answer
+        } else {
+            json(200, "{}")
+        };
+        async { answer }
+    })
+    .await;
+    (backend, writers)
+}
+
 /// A frame of data for [`streamed`].
 pub(crate) fn data(text: &str) -> Result<Frame<Bytes>, std::io::Error> {
     Ok(Frame::data(Bytes::from(text.to_owned())))

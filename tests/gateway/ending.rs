@@ -1,19 +1,23 @@
 //! The end of the gateway: what was taken is finished, what can go elsewhere is told so, and nothing is lost.
 
+use hyper::body::Incoming;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 
 use crate::backend::{Answer, Backend, Settings, Writer, data, json, told};
-use crate::client::{Client, connect, get, handshake, next, read};
-use crate::world::{Gateway, PATIENCE, Pair, World, eventually};
+use crate::client::{Client, get, handshake, next, read};
+use crate::scene::{Scene, THINGS};
+use crate::world::{Gateway, PATIENCE, World, eventually};
 
-const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
+/// What the records of a test are read from.
+const RECORDED: [&str; 2] = ["--access-log=all", "--access-log-format=json"];
 
 /// A backend that answers once the test opens the gate, and the gate.
-async fn gated(world: &World) -> (Backend, watch::Sender<bool>) {
+async fn gated(annotations: &[(&str, &str)], flags: &[&str]) -> (Scene, Backend, watch::Sender<bool>) {
+    let world = World::new();
     let (gate, opened) = watch::channel(false);
-    let backend = Backend::start(world, Settings::default(), move |_| {
+    let backend = Backend::start(&world, Settings::default(), move |_| {
         let mut opened = opened.clone();
         async move {
             opened.wait_for(|open| *open).await.unwrap();
@@ -21,15 +25,51 @@ async fn gated(world: &World) -> (Backend, watch::Sender<bool>) {
         }
     })
     .await;
-    world.register("things.example.com", "v1", &[&backend]);
-    (backend, gate)
+    (Scene::with(world, &[&backend], annotations, flags), backend, gate)
 }
 
-/// A registered backend of things whose answers the test writes.
-async fn told_things(world: &World, settings: Settings) -> (Backend, mpsc::UnboundedReceiver<Writer>) {
-    let (backend, writers) = told(world, settings).await;
-    world.register("things.example.com", "v1", &[&backend]);
-    (backend, writers)
+/// A backend of things whose answers the test writes.
+struct Told {
+    scene: Scene,
+    _backend: Backend,
+    writers: mpsc::UnboundedReceiver<Writer>,
+}
+
+impl Told {
+    async fn new(settings: Settings, flags: &[&str]) -> Told {
+        let world = World::new();
+        let (backend, writers) = told(&world, settings).await;
+        Told { scene: Scene::with(world, &[&backend], &[], flags), _backend: backend, writers }
+    }
+
+    /// An answer that has begun with `text`, and how it goes on.
+    async fn begun(&mut self, client: Client, path: &str, text: &str) -> (Incoming, Writer) {
+        let request = get(path, &[]);
+        let asking = tokio::spawn(async move { client.send(request).await.unwrap() });
+        let writer = self.writers.recv().await.unwrap();
+        writer.send(data(text)).unwrap();
+        let mut body = asking.await.unwrap().into_body();
+        assert_eq!(next(&mut body).await.unwrap().unwrap(), text);
+        (body, writer)
+    }
+
+    /// Two watches over each protocol: one between events, one within an event. Those over HTTP/2 share a connection.
+    async fn watches(&mut self) -> Vec<(Incoming, Writer, &'static str)> {
+        let http2 = self.scene.http2().await;
+        let mut watches = Vec::new();
+        for event in ["{\"type\":\"ADDED\"}\n", "{\"type\":"] {
+            for client in [self.scene.http1().await, http2.clone()] {
+                let (body, writer) = self.begun(client, &format!("{THINGS}?watch=1"), event).await;
+                watches.push((body, writer, event));
+            }
+        }
+        watches
+    }
+}
+
+/// The gateway, told to end, does so in good order.
+async fn ends(scene: &mut Scene) {
+    assert_eq!(scene.gateway.ended().await.code(), Some(0));
 }
 
 async fn reached(backend: &Backend, requests: usize) {
@@ -44,14 +84,12 @@ async fn port_closed(gateway: &Gateway) {
 async fn readiness_goes_off_first_and_requests_are_served_until_the_delay_is_over() {
     let world = World::new();
     let backend = Backend::start(&world, Settings::default(), async |_| json(200, "{}")).await;
-    world.register("things.example.com", "v1", &[&backend]);
-    let mut gateway = world.gateway(&["--shutdown-delay-duration=10m"]);
-    let jane = world.user("jane", &[]);
-    let kept = [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await];
+    let mut scene = Scene::with(world, &[&backend], &[], &["--shutdown-delay-duration=10m"]);
+    let kept = scene.both().await;
     for client in &kept {
         assert_eq!(client.get("/readyz").await.status, 200);
     }
-    gateway.signal("TERM");
+    scene.gateway.signal("TERM");
     let status = eventually("readiness to go off", async || {
         let answer = kept[0].get("/readyz?verbose").await;
         (answer.status == 500).then_some(answer)
@@ -66,37 +104,30 @@ async fn readiness_goes_off_first_and_requests_are_served_until_the_delay_is_ove
         assert_eq!(client.get(THINGS).await.status, 200);
         assert_eq!(client.get(THINGS).await.status, 200);
     }
-    for client in
-        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-    {
+    for client in scene.both().await {
         let answer = client.get(THINGS).await;
         assert_eq!(answer.status, 200);
         assert!(!answer.headers.contains_key("connection"));
     }
     // A second signal does not wait for the ten minutes; the end was not a finished one.
-    gateway.signal("TERM");
-    assert_eq!(gateway.ended().await.code(), Some(1));
-    gateway.said(&["ending at once"]).await;
+    scene.gateway.signal("TERM");
+    assert_eq!(scene.gateway.ended().await.code(), Some(1));
+    scene.gateway.said(&["ending at once"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_are_sent_elsewhere_during_the_delay_when_asked_to() {
     let world = World::new();
     let backend = Backend::start(&world, Settings::default(), async |_| json(200, "{}")).await;
-    world.register("things.example.com", "v1", &[&backend]);
-    let gateway = world.gateway(&["--shutdown-delay-duration=10m", "--shutdown-send-retry-after"]);
-    let jane = world.user("jane", &[]);
-    let connections = |pair: Pair| {
-        let (world, gateway) = (&world, &gateway);
-        async move { [Client::http1(world, gateway, Some(&pair)).await, Client::http2(world, gateway, Some(&pair)).await] }
-    };
-    let kept = connections(jane.clone()).await;
+    let flags = ["--shutdown-delay-duration=10m", "--shutdown-send-retry-after"];
+    let scene = Scene::with(world, &[&backend], &[], &flags);
+    let kept = scene.both().await;
     for client in &kept {
         assert_eq!(client.get(THINGS).await.status, 200);
     }
-    gateway.signal("TERM");
-    gateway.said(&["SIGTERM"]).await;
-    for (clients, http1) in [(kept, true), (connections(jane.clone()).await, true)] {
+    scene.gateway.signal("TERM");
+    scene.gateway.said(&["SIGTERM"]).await;
+    for clients in [kept, scene.both().await] {
         for (number, client) in clients.iter().enumerate() {
             let answer = eventually("the end to be noticed", async || {
                 // A connection that was told to go is gone after its answer.
@@ -108,13 +139,13 @@ async fn clients_are_sent_elsewhere_during_the_delay_when_asked_to() {
             assert_eq!(status["message"], "The apiserver is shutting down, please try again later.");
             assert_eq!(answer.headers["retry-after"], "5");
             assert_eq!(status["details"]["retryAfterSeconds"], 5);
-            if http1 && number == 0 {
+            if number == 0 {
                 assert_eq!(answer.headers["connection"], "close");
             }
         }
     }
     for path in ["/readyz", "/livez", "/healthz", "/metrics"] {
-        for client in connections(jane.clone()).await {
+        for client in scene.both().await {
             let answer = client.get(path).await;
             assert_eq!(answer.status, if path == "/readyz" { 500 } else { 200 }, "{path}: {}", answer.text());
         }
@@ -123,12 +154,9 @@ async fn clients_are_sent_elsewhere_during_the_delay_when_asked_to() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_is_finished_and_connections_are_told_to_go() {
-    let world = World::new();
-    let (backend, gate) = gated(&world).await;
-    let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
-    let jane = world.user("jane", &[]);
-    let http1 = Client::http1(&world, &gateway, Some(&jane)).await;
-    let stream = connect(&world, gateway.address, Some(&jane), &["h2"]).await;
+    let (mut scene, backend, gate) = gated(&[], &RECORDED).await;
+    let http1 = scene.http1().await;
+    let stream = scene.connect("h2").await;
     let (mut http2, connection) = h2::client::handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);
     let request =
@@ -136,8 +164,8 @@ async fn what_runs_is_finished_and_connections_are_told_to_go() {
     let (answer2, _) = http2.send_request(request, true).unwrap();
     let asking = tokio::spawn(async move { http1.ask(get(THINGS, &[("audit-id", "last-h1")])).await });
     reached(&backend, 2).await;
-    gateway.signal("TERM");
-    port_closed(&gateway).await;
+    scene.gateway.signal("TERM");
+    port_closed(&scene.gateway).await;
     // GOAWAY without an error: what runs on the connection is still answered.
     let told = tokio::time::timeout(PATIENCE, async {
         loop {
@@ -160,48 +188,40 @@ async fn what_runs_is_finished_and_connections_are_told_to_go() {
     assert_eq!(answer2.body_mut().data().await.unwrap().unwrap(), r#"{"kind":"ThingList"}"#);
     // Whether our last frames met a closed socket is nobody's concern.
     let _ = connection.await.unwrap();
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    ends(&mut scene).await;
     for id in ["last-h1", "last-h2"] {
-        let line = gateway.said(&[r#""kind":"access""#, id]).await;
+        let line = scene.gateway.said(&[r#""kind":"access""#, id]).await;
         assert!(line.contains(r#""status":200"#) && line.contains(r#""end":"complete""#), "{line}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_without_a_request_do_not_hold_up_the_end() {
-    let world = World::new();
-    let mut gateway = world.gateway(&[]);
-    let jane = world.user("jane", &[]);
-    let mut silent = Vec::new();
-    for protocol in ["http/1.1", "h2"] {
-        silent.push(connect(&world, gateway.address, Some(&jane), &[protocol]).await);
-    }
+    let mut scene = Scene::of(World::new(), &[]);
+    let _silent = [scene.connect("http/1.1").await, scene.connect("h2").await];
     // Without as much as a TLS greeting.
-    let _wordless = TcpStream::connect(gateway.address).await.unwrap();
-    let used = Client::http1(&world, &gateway, Some(&jane)).await;
+    let _wordless = TcpStream::connect(scene.gateway.address).await.unwrap();
+    let used = scene.http1().await;
     assert_eq!(used.get("/livez").await.status, 200);
-    gateway.signal("TERM");
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    scene.gateway.signal("TERM");
+    ends(&mut scene).await;
 }
 
 /// A connection the port took before it closed is served, however far it had come.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_taken_before_the_port_closed_is_served() {
-    let world = World::new();
-    let (backend, gate) = gated(&world).await;
-    let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
-    let jane = world.user("jane", &[]);
-    let silent = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
-    let greeting = TcpStream::connect(gateway.address).await.unwrap();
+    let (mut scene, backend, gate) = gated(&[], &RECORDED).await;
+    let silent = scene.connect("http/1.1").await;
+    let greeting = TcpStream::connect(scene.gateway.address).await.unwrap();
     // One that keeps the gateway alive, so that only what is tested can be lost.
-    let running = Client::http1(&world, &gateway, Some(&jane)).await;
+    let running = scene.http1().await;
     let asking = tokio::spawn(async move { running.get(THINGS).await });
     reached(&backend, 1).await;
-    gateway.signal("TERM");
-    port_closed(&gateway).await;
+    scene.gateway.signal("TERM");
+    port_closed(&scene.gateway).await;
     gate.send(true).unwrap();
     let late = async {
-        let stream = handshake(&world, greeting, Some(&jane), &["http/1.1"]).await.unwrap();
+        let stream = handshake(&scene.world, greeting, Some(&scene.jane), &["http/1.1"]).await.unwrap();
         over(stream, THINGS).await
     };
     let (late, first) = tokio::join!(late, over(silent, THINGS));
@@ -209,7 +229,7 @@ async fn a_connection_taken_before_the_port_closed_is_served() {
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("connection: close\r\n"), "{answer}");
     }
     assert_eq!(asking.await.unwrap().status, 200);
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    ends(&mut scene).await;
 }
 
 /// Asks by hand; the answer until the connection ends.
@@ -222,31 +242,10 @@ async fn over(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, path: &str)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_end_cleanly_between_events_and_break_within_one() {
-    let world = World::new();
     for settings in [Settings::http1(), Settings::http2()] {
-        let (_backend, mut writers) = told_things(&world, settings).await;
-        let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
-        let jane = world.user("jane", &[]);
-        let mut watches = Vec::new();
-        for client in
-            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-        {
-            for event in ["{\"type\":\"ADDED\"}\n", "{\"type\":\"ADD"] {
-                // One HTTP/1.1 connection carries one watch.
-                let client = match &client {
-                    Client::Http1(_) => Client::http1(&world, &gateway, Some(&jane)).await,
-                    Client::Http2(_) => client.clone(),
-                };
-                let path = format!("{THINGS}?watch=1");
-                let asking = tokio::spawn(async move { client.send(get(&path, &[])).await.unwrap() });
-                let writer = writers.recv().await.unwrap();
-                writer.send(data(event)).unwrap();
-                let mut body = asking.await.unwrap().into_body();
-                assert_eq!(next(&mut body).await.unwrap().unwrap(), event);
-                watches.push((body, writer, event));
-            }
-        }
-        gateway.signal("TERM");
+        let mut told = Told::new(settings, &RECORDED).await;
+        let watches = told.watches().await;
+        told.scene.gateway.signal("TERM");
         for (mut body, _writer, event) in watches {
             match next(&mut body).await {
                 None => assert!(event.ends_with('\n'), "a watch cut within an event looks like one that ended"),
@@ -254,36 +253,17 @@ async fn watches_end_cleanly_between_events_and_break_within_one() {
                 Some(Ok(more)) => panic!("{more:?} came from nowhere"),
             }
         }
-        assert_eq!(gateway.ended().await.code(), Some(0));
-        let drained = gateway.log().iter().filter(|line| line.contains(r#""end":"drained""#)).count();
+        ends(&mut told.scene).await;
+        let drained = told.scene.gateway.log().iter().filter(|line| line.contains(r#""end":"drained""#)).count();
         assert_eq!(drained, 4);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn within_the_grace_an_event_that_began_is_finished() {
-    let world = World::new();
-    let (_backend, mut writers) = told_things(&world, Settings::default()).await;
-    let mut gateway = world.gateway(&["--shutdown-watch-termination-grace-period=10m"]);
-    let jane = world.user("jane", &[]);
-    let mut watches = Vec::new();
-    for http1 in [true, false] {
-        for event in ["{}\n", "{\"type\":"] {
-            let client = if http1 {
-                Client::http1(&world, &gateway, Some(&jane)).await
-            } else {
-                Client::http2(&world, &gateway, Some(&jane)).await
-            };
-            let path = format!("{THINGS}?watch=1");
-            let asking = tokio::spawn(async move { client.send(get(&path, &[])).await.unwrap() });
-            let writer = writers.recv().await.unwrap();
-            writer.send(data(event)).unwrap();
-            let mut body = asking.await.unwrap().into_body();
-            assert_eq!(next(&mut body).await.unwrap().unwrap(), event);
-            watches.push((body, writer, event));
-        }
-    }
-    gateway.signal("TERM");
+    let mut told = Told::new(Settings::default(), &["--shutdown-watch-termination-grace-period=10m"]).await;
+    let watches = told.watches().await;
+    told.scene.gateway.signal("TERM");
     let (whole, begun): (Vec<_>, Vec<_>) = watches.into_iter().partition(|(_, _, event)| event.ends_with('\n'));
     for (mut body, _writer, _) in whole {
         assert!(next(&mut body).await.is_none(), "a watch between two events ends");
@@ -294,33 +274,22 @@ async fn within_the_grace_an_event_that_began_is_finished() {
         assert!(next(&mut body).await.is_none(), "a watch ends once its event is whole");
     }
     // All is done: nobody waits for the rest of the ten minutes.
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    ends(&mut told.scene).await;
 }
 
 /// Half a log must not look like the whole of it, wherever it is cut.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_is_followed_breaks() {
-    let world = World::new();
-    let (_backend, mut writers) = told_things(&world, Settings::default()).await;
-    let mut gateway = world.gateway(&[]);
-    let jane = world.user("jane", &[]);
+    let mut told = Told::new(Settings::default(), &[]).await;
     let mut logs = Vec::new();
-    for client in
-        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-    {
-        let path = format!("{THINGS}/a/log?follow=true");
-        let asking = tokio::spawn(async move { client.send(get(&path, &[])).await.unwrap() });
-        let writer = writers.recv().await.unwrap();
-        writer.send(data("a line\n")).unwrap();
-        let mut body = asking.await.unwrap().into_body();
-        assert_eq!(next(&mut body).await.unwrap().unwrap(), "a line\n");
-        logs.push((body, writer));
+    for client in told.scene.both().await {
+        logs.push(told.begun(client, &format!("{THINGS}/a/log?follow=true"), "a line\n").await);
     }
-    gateway.signal("INT");
+    told.scene.gateway.signal("INT");
     for (mut body, _writer) in logs {
         assert!(next(&mut body).await.unwrap().is_err());
     }
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    ends(&mut told.scene).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -339,10 +308,8 @@ async fn tunnels_end() {
         answer
     })
     .await;
-    world.register("things.example.com", "v1", &[&backend]);
-    let mut gateway = world.gateway(&["--access-log=all", "--access-log-format=json"]);
-    let jane = world.user("jane", &[]);
-    let mut stream = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+    let mut scene = Scene::with(world, &[&backend], &[], &RECORDED);
+    let mut stream = scene.connect("http/1.1").await;
     let ask =
         format!("POST {THINGS}/a/exec HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n");
     stream.write_all(ask.as_bytes()).await.unwrap();
@@ -354,11 +321,11 @@ async fn tunnels_end() {
         heard.extend_from_slice(&piece[..length]);
     }
     assert!(heard.starts_with(b"HTTP/1.1 101 "));
-    gateway.signal("TERM");
+    scene.gateway.signal("TERM");
     let rest = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut heard)).await.unwrap();
     drop(rest);
-    assert_eq!(gateway.ended().await.code(), Some(0));
-    gateway.said(&[r#""status":101"#, r#""end":"drained""#, r#""out":5"#]).await;
+    ends(&mut scene).await;
+    scene.gateway.said(&[r#""status":101"#, r#""end":"drained""#, r#""out":5"#]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -371,53 +338,38 @@ async fn a_slow_reader_gets_its_answer_whole() {
         async { answer }
     })
     .await;
-    world.register("things.example.com", "v1", &[&backend]);
-    let mut gateway = world.gateway(&[]);
-    let jane = world.user("jane", &[]);
+    let mut scene = Scene::new(world, &[&backend], &[]);
     let mut answers = Vec::new();
-    for client in
-        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-    {
+    for client in scene.both().await {
         answers.push(client.send(get(THINGS, &[])).await.unwrap());
     }
-    gateway.signal("TERM");
-    port_closed(&gateway).await;
+    scene.gateway.signal("TERM");
+    port_closed(&scene.gateway).await;
     for answer in answers {
         let answer = read(answer).await;
         assert!(answer.whole && answer.body == body.as_bytes(), "{} of {} bytes", answer.body.len(), body.len());
     }
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    ends(&mut scene).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stuck_request_is_cut_when_its_time_is_up_and_the_log_says_so() {
-    let world = World::new();
-    let (backend, _gate) = gated(&world).await;
     // Its own time is longer than what the end allows.
-    let patient = world.manifests(
-        "things.example.com",
-        "v1",
-        &[backend.address],
-        "  annotations: {narthex.dev/request-timeout: 1h}",
-    );
-    world.registry("v1.things.example.com.yaml", &patient);
-    let mut gateway = world.gateway(&["--request-timeout=1s", "--access-log=all", "--access-log-format=json"]);
-    let jane = world.user("jane", &[]);
+    let flags = [&["--request-timeout=1s"], &RECORDED[..]].concat();
+    let (mut scene, backend, _gate) = gated(&[("request-timeout", "1h")], &flags).await;
     let mut asking = Vec::new();
-    for client in
-        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-    {
+    for client in scene.both().await {
         asking.push(tokio::spawn(async move { client.send(get(THINGS, &[("audit-id", "stuck")])).await.map(drop) }));
     }
     reached(&backend, 2).await;
-    gateway.signal("TERM");
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    scene.gateway.signal("TERM");
+    ends(&mut scene).await;
     for asking in asking {
         assert!(asking.await.unwrap().is_err(), "nobody answered");
     }
-    gateway.said(&["some requests still run", r#""requests":2"#]).await;
+    scene.gateway.said(&["some requests still run", r#""requests":2"#]).await;
     eventually("records of both", async || {
-        let log = gateway.log();
+        let log = scene.gateway.log();
         let cut = log.iter().filter(|line| line.contains(r#""audit":"stuck""#) && line.contains(r#""end":"cut""#));
         (cut.count() == 2).then_some(())
     })

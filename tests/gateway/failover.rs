@@ -8,11 +8,11 @@ use futures_util::future::join_all;
 use http::Method;
 use tokio::sync::Semaphore;
 
-use crate::backend::{Backend, Settings, data, json, streamed};
+use crate::backend::{Backend, Settings, data, json, watched};
 use crate::client::{Client, get, next, request};
 use crate::raw::{self, Talk};
-use crate::scene::{Scene, THINGS, annotated};
-use crate::world::{Gateway, Pair, World, eventually};
+use crate::scene::{Scene, THINGS, annotated, register, watch};
+use crate::world::{World, eventually};
 
 async fn fine(world: &World, settings: Settings) -> Backend {
     Backend::start(world, settings, async |_| json(200, "{}")).await
@@ -34,18 +34,6 @@ async fn staller() -> SocketAddr {
         }
     });
     address
-}
-
-fn register(world: &World, addresses: &[SocketAddr], annotations: &[(&str, &str)]) {
-    let text = world.manifests("things.example.com", "v1", addresses, &annotated(annotations));
-    world.registry("things.yaml", &text);
-}
-
-/// Starts a gateway for what is registered.
-fn begin(world: World, flags: &[&str]) -> Scene {
-    let gateway: Gateway = world.gateway(flags);
-    let jane: Pair = world.user("jane", &[]);
-    Scene { world, gateway, jane }
 }
 
 async fn post(client: &Client) {
@@ -95,8 +83,7 @@ async fn an_endpoint_that_refuses_costs_nobody_a_request_and_is_used_again_when_
     let world = World::new();
     let (one, two) = (fine(&world, Settings::http1()).await, fine(&world, Settings::http2()).await);
     let address = nobody().await;
-    register(&world, &[one.address, two.address, address], &[]);
-    let scene = begin(world, &[]);
+    let scene = Scene::at(world, &[one.address, two.address, address], &[]);
     let clients = scene.both().await;
     for _ in 0..10 {
         for client in &clients {
@@ -125,8 +112,7 @@ async fn an_endpoint_that_refuses_costs_nobody_a_request_and_is_used_again_when_
 async fn an_endpoint_that_stalls_in_its_handshake_delays_and_loses_nothing() {
     let world = World::new();
     let good = fine(&world, Settings::default()).await;
-    register(&world, &[staller().await, good.address], &[("connect-timeout", "300ms")]);
-    let scene = begin(world, &[]);
+    let scene = Scene::at(world, &[staller().await, good.address], &[("connect-timeout", "300ms")]);
     for client in scene.both().await {
         for _ in 0..10 {
             post(&client).await;
@@ -144,8 +130,7 @@ async fn an_endpoint_that_never_greets_back_gets_no_request() {
         while let Ok(1..) = tokio::io::AsyncReadExt::read(&mut stream, &mut some).await {}
     })
     .await;
-    register(&world, &[mute.address, good.address], &[("connect-timeout", "400ms")]);
-    let scene = begin(world, &[]);
+    let scene = Scene::at(world, &[mute.address, good.address], &[("connect-timeout", "400ms")]);
     for client in scene.both().await {
         for _ in 0..10 {
             post(&client).await;
@@ -161,8 +146,7 @@ async fn an_upgrade_goes_to_an_endpoint_that_answers() {
         talk.close().await;
     })
     .await;
-    register(&world, &[nobody().await, staller().await, backend.address], &[("connect-timeout", "300ms")]);
-    let scene = begin(world, &[]);
+    let scene = Scene::at(world, &[nobody().await, staller().await, backend.address], &[("connect-timeout", "300ms")]);
     for _ in 0..4 {
         let mut request = get(THINGS, &[("connection", "Upgrade"), ("upgrade", "websocket")]);
         request.headers_mut().insert("sec-websocket-version", "13".parse().unwrap());
@@ -183,8 +167,7 @@ async fn one_good_endpoint_among_many_dead_ones_is_found_by_the_first_request() 
     for _ in 0..6 {
         addresses.push(nobody().await);
     }
-    register(&world, &addresses, &[]);
-    let scene = begin(world, &[]);
+    let scene = Scene::at(world, &addresses, &[]);
     for client in scene.both().await {
         post(&client).await;
     }
@@ -196,8 +179,7 @@ async fn a_rotten_endpoint_costs_no_get() {
     let world = World::new();
     let good = fine(&world, Settings::http1()).await;
     let rotten = raw::http1(&world, Settings::http1(), |talk: Talk| async move { talk.reset() }).await;
-    register(&world, &[good.address, rotten.address], &[]);
-    let scene = begin(world, &[]);
+    let scene = Scene::at(world, &[good.address, rotten.address], &[]);
     for client in scene.both().await {
         for _ in 0..20 {
             let answer = client.get(THINGS).await;
@@ -240,9 +222,8 @@ async fn both_address_families_the_services_first_one_first() {
     let refused: SocketAddr = format!("[::1]:{}", nobody().await.port()).parse().unwrap();
     let second = both("IPv6", four.address, refused).replace("things.example.com", "others.example.com");
     world.registry("others.yaml", &second.replace("name: things-v1", "name: others-v1"));
-    let gateway = world.gateway(&[]);
-    let jane = world.user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let scene = Scene::of(world, &[]);
+    let client = scene.http2().await;
     for _ in 0..5 {
         post(&client).await;
     }
@@ -278,9 +259,8 @@ async fn an_external_name_a_cluster_ip_and_another_server_name() {
     world.registry("v3.yaml", &named.replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
     let wrong = base("v4", &[("server-name", "wrong.example.com")]);
     world.registry("v4.yaml", &wrong.replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
-    let gateway = world.gateway(&[]);
-    let jane = world.user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let scene = Scene::of(world, &[]);
+    let client = scene.http2().await;
     for version in ["v1", "v2", "v3"] {
         let answer = client.get(&format!("/apis/things.example.com/{version}/things")).await;
         assert_eq!(answer.status, 200, "{version} {}", answer.text());
@@ -292,8 +272,8 @@ async fn an_external_name_a_cluster_ip_and_another_server_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_with_a_prefix() {
-    let world = World::new();
     for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
         let backend = fine(&world, Settings { names: vec!["localhost"], ..settings }).await;
         let url = format!("https://localhost:{}/behind/a-prefix", backend.address.port());
         let text = world.manifests("things.example.com", "v1", &[], &annotated(&[("url", &url)]));
@@ -302,10 +282,8 @@ async fn a_url_with_a_prefix() {
         let text: String =
             text.lines().filter(|line| !line.starts_with("  service:")).map(|line| format!("{line}\n")).collect();
         world.registry("things.yaml", &text);
-        let gateway = world.gateway(&["--allow-url-backends"]);
-        let jane = world.user("jane", &[]);
-        let client = Client::http2(&world, &gateway, Some(&jane)).await;
-        let answer = client.get(&format!("{THINGS}?limit=1")).await;
+        let scene = Scene::of(world, &["--allow-url-backends"]);
+        let answer = scene.http2().await.get(&format!("{THINGS}?limit=1")).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         // Probes go behind the prefix, too.
         let seen = backend.seen().into_iter().find(|seen| seen.all("x-remote-user") == ["jane"]).unwrap();
@@ -318,27 +296,11 @@ async fn a_url_with_a_prefix() {
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoints_that_change_lose_nothing_and_old_watches_go_on() {
     let world = World::new();
-    let senders = Arc::new(parking_lot::Mutex::new(Vec::new()));
-    let kept = senders.clone();
-    let old = Backend::start(&world, Settings::default(), move |request| {
-        let kept = kept.clone();
-        async move {
-            if request.uri().query() != Some("watch=1") {
-                return json(200, "{}");
-            }
-            let (sender, answer) = streamed(200);
-            sender.send(data("first\n")).unwrap();
-            kept.lock().push(sender);
-            answer
-        }
-    })
-    .await;
+    let (old, writers) = watched(&world, Settings::default()).await;
     let new = fine(&world, Settings::default()).await;
-    register(&world, &[old.address], &[]);
-    let scene = begin(world, &[]);
+    let scene = Scene::at(world, &[old.address], &[]);
     let client = scene.http2().await;
-    let mut watch = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap().into_body();
-    assert_eq!(next(&mut watch).await.unwrap().unwrap(), "first\n");
+    let mut watch = watch(&client).await;
     register(&scene.world, &[new.address], &[]);
     eventually("the new endpoint to be used", async || {
         post(&client).await;
@@ -350,7 +312,7 @@ async fn endpoints_that_change_lose_nothing_and_old_watches_go_on() {
         post(&client).await;
     }
     assert_eq!(old.seen().len(), before, "the old one gets no new request");
-    senders.lock()[0].send(data("second\n")).unwrap();
+    writers.lock().unwrap()[0].send(data("second\n")).unwrap();
     assert_eq!(next(&mut watch).await.unwrap().unwrap(), "second\n");
     // None ready: that is said, with its reason.
     let text = scene.world.manifests("things.example.com", "v1", &[new.address], &annotated(&[]));

@@ -5,53 +5,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Method, Response};
 use narthex::tls::{Authority, Request as CertificateRequest};
 use parking_lot::Mutex;
 
-use crate::backend::{Backend, Settings, data, json, streamed};
-use crate::client::{Client, get, next, request};
+use crate::backend::{Backend, Settings, data, watched};
+use crate::client::{next, request};
 use crate::raw::{self, Frame, Frames, Talk, Whole};
-use crate::scene::{Scene, THINGS, annotated};
+use crate::scene::{Scene, THINGS, annotated, watch};
 use crate::world::{World, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_watches_flows_and_a_plain_get_passes_it() {
     let world = World::new();
-    let open = Arc::new(Mutex::new(Vec::new()));
-    let kept = open.clone();
     let settings = Settings { streams: 100, ..Settings::http2() };
-    let backend = Backend::start(&world, settings, move |request| {
-        let kept = kept.clone();
-        async move {
-            if request.uri().query() != Some("watch=1") {
-                return json(200, "{}");
-            }
-            let (sender, answer) = streamed(200);
-            sender.send(data("first\n")).unwrap();
-            kept.lock().push(sender);
-            answer
-        }
-    })
-    .await;
+    let (backend, writers) = watched(&world, settings).await;
     let scene = Scene::new(world, &[&backend], &[]);
     let clients = join_all((0..5).map(|_| scene.http2())).await;
-    let watch = format!("{THINGS}?watch=1");
-    let watches = clients.iter().flat_map(|client| {
-        let watch = &watch;
-        (0..100).map(move |_| async move {
-            let mut body = client.send(get(watch, &[])).await.unwrap().into_body();
-            assert_eq!(next(&mut body).await.unwrap().unwrap(), "first\n");
-            body
-        })
-    });
+    let watches = clients.iter().flat_map(|client| (0..100).map(move |_| watch(client)));
     let mut bodies = join_all(watches).await;
     assert_eq!(scene.http1().await.get(THINGS).await.status, 200);
     assert_eq!(scene.http2().await.get(THINGS).await.status, 200);
-    for sender in open.lock().iter() {
-        sender.send(data("second\n")).unwrap();
+    for writer in writers.lock().unwrap().iter() {
+        writer.send(data("second\n")).unwrap();
     }
     for body in &mut bodies {
         assert_eq!(next(body).await.unwrap().unwrap(), "second\n");
@@ -62,29 +39,11 @@ async fn a_crowd_of_watches_flows_and_a_plain_get_passes_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_allows_few_streams_gets_more_connections() {
     let world = World::new();
-    let open = Arc::new(Mutex::new(Vec::new()));
-    let kept = open.clone();
     let settings = Settings { streams: 2, ..Settings::http2() };
-    let backend = Backend::start(&world, settings, move |_| {
-        let kept = kept.clone();
-        async move {
-            let (sender, answer) = streamed(200);
-            sender.send(data("first\n")).unwrap();
-            kept.lock().push(sender);
-            answer
-        }
-    })
-    .await;
+    let (backend, _writers) = watched(&world, settings).await;
     let scene = Scene::new(world, &[&backend], &[]);
     let client = scene.http2().await;
-    let watch = format!("{THINGS}?watch=1");
-    let bodies = join_all((0..20).map(|_| async {
-        let mut body = client.send(get(&watch, &[])).await.unwrap().into_body();
-        assert_eq!(next(&mut body).await.unwrap().unwrap(), "first\n");
-        body
-    }))
-    .await;
-    assert_eq!(bodies.len(), 20);
+    let _bodies = join_all((0..20).map(|_| watch(&client))).await;
     assert!(backend.connections() >= 10);
 }
 
@@ -179,15 +138,8 @@ async fn a_backend_that_says_goaway_again_and_again_loses_nothing() {
             if number % 7 == 6 {
                 let _ = stream.connection.send(Whole::Finish);
             }
-            let mut body = stream.request.into_body();
-            let mut bytes = Vec::new();
-            while let Some(Ok(piece)) = body.data().await {
-                let _ = body.flow_control().release_capacity(piece.len());
-                bytes.extend_from_slice(&piece);
-            }
-            if let Ok(mut answer) = stream.respond.send_response(Response::new(()), false) {
-                let _ = answer.send_data(Bytes::from(bytes), true);
-            }
+            let body = stream.body().await;
+            stream.answer(body);
         }
     })
     .await;
@@ -271,20 +223,14 @@ async fn a_refused_stream_is_tried_again_with_its_body() {
     let backend = raw::http2(&world, move |mut stream: raw::Stream| {
         let turn = counted.fetch_add(1, Ordering::SeqCst);
         async move {
-            let mut body = stream.request.into_body();
             if turn.is_multiple_of(2) {
                 // Some of it was read; that does not count as begun, says the backend.
-                let _ = body.data().await;
+                let _ = stream.request.body_mut().data().await;
                 stream.respond.send_reset(h2::Reason::REFUSED_STREAM);
                 return;
             }
-            let mut bytes = Vec::new();
-            while let Some(Ok(piece)) = body.data().await {
-                let _ = body.flow_control().release_capacity(piece.len());
-                bytes.extend_from_slice(&piece);
-            }
-            let mut answer = stream.respond.send_response(Response::new(()), false).unwrap();
-            answer.send_data(Bytes::from(bytes), true).unwrap();
+            let body = stream.body().await;
+            stream.answer(body);
         }
     })
     .await;
@@ -404,9 +350,8 @@ async fn connections_are_shared_only_where_trust_is_the_same() {
     let skip = manifest("v5", &[]).replace(&format!("caBundle: {bundle}"), "insecureSkipTLSVerify: true");
     world.registry("v5.yaml", &skip);
     world.registry("v6.yaml", &manifest("v6", &[]));
-    let gateway = world.gateway(&[]);
-    let jane = world.user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let scene = Scene::of(world, &[]);
+    let client = scene.http2().await;
     for _ in 0..2 {
         for version in 1..=6 {
             let answer = client.get(&format!("/apis/things.example.com/v{version}/things")).await;
@@ -430,25 +375,10 @@ async fn connections_are_shared_only_where_trust_is_the_same() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_proxy_certificate_is_shown_by_new_requests_and_old_watches_go_on() {
     let world = World::new();
-    let open = Arc::new(Mutex::new(Vec::new()));
-    let kept = open.clone();
-    let backend = Backend::start(&world, Settings::default(), move |request| {
-        let kept = kept.clone();
-        async move {
-            if request.uri().query() != Some("watch=1") {
-                return json(200, "{}");
-            }
-            let (sender, answer) = streamed(200);
-            sender.send(data("first\n")).unwrap();
-            kept.lock().push(sender);
-            answer
-        }
-    })
-    .await;
+    let (backend, writers) = watched(&world, Settings::default()).await;
     let scene = Scene::new(world, &[&backend], &[]);
     let client = scene.http2().await;
-    let mut watch = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap().into_body();
-    assert_eq!(next(&mut watch).await.unwrap().unwrap(), "first\n");
+    let mut watch = watch(&client).await;
     assert_eq!(backend.last().peer, "narthex-front-proxy");
     let renewed = CertificateRequest::client("renewed-front-proxy", &[]);
     scene.world.keep("front-proxy", &scene.world.request_header.issue(&renewed, SystemTime::now()).unwrap());
@@ -457,7 +387,7 @@ async fn a_new_proxy_certificate_is_shown_by_new_requests_and_old_watches_go_on(
         (backend.last().peer == "renewed-front-proxy").then_some(())
     })
     .await;
-    open.lock()[0].send(data("second\n")).unwrap();
+    writers.lock().unwrap()[0].send(data("second\n")).unwrap();
     assert_eq!(next(&mut watch).await.unwrap().unwrap(), "second\n");
 }
 
@@ -471,10 +401,7 @@ async fn a_backend_that_leaves_by_all_connections_at_once_costs_no_request() {
         let kept = kept.clone();
         async move {
             kept.lock().push(stream.connection.clone());
-            let mut body = stream.request.into_body();
-            while let Some(Ok(piece)) = body.data().await {
-                let _ = body.flow_control().release_capacity(piece.len());
-            }
+            stream.body().await;
             let _ = stream.respond.send_response(Response::new(()), true);
         }
     })

@@ -117,6 +117,24 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
+    /// The request's body, read to its end.
+    pub(crate) async fn body(&mut self) -> Bytes {
+        let body = self.request.body_mut();
+        let mut bytes = Vec::new();
+        while let Some(Ok(piece)) = body.data().await {
+            let _ = body.flow_control().release_capacity(piece.len());
+            bytes.extend_from_slice(&piece);
+        }
+        bytes.into()
+    }
+
+    /// Answers with `body`, if anybody still listens.
+    pub(crate) fn answer(&mut self, body: Bytes) {
+        if let Ok(mut answer) = self.respond.send_response(Response::new(()), false) {
+            let _ = answer.send_data(body, true);
+        }
+    }
+
     /// Sends the head of an answer and keeps the stream open.
     pub(crate) fn begin(&mut self, status: u16, headers: &[(&str, &str)]) -> h2::SendStream<Bytes> {
         let mut response = Response::builder().status(status);
