@@ -7,9 +7,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::backend::{Backend, Settings, json};
 use crate::client::{Client, connect, request};
 use crate::frames::{self, Answered, Frames, block, frame, get, headers};
+use crate::scene::THINGS;
 use crate::world::{Gateway, PATIENCE, Pair, World};
 
-const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 const STALL: &str = "/apis/things.example.com/v1/namespaces/default/things/stall";
 const EVIL: &str = "/apis/things.example.com/v1/namespaces/default/evil";
 
@@ -39,6 +39,10 @@ impl Siege {
             json(200, "{}")
         })
         .await;
+        Siege::around(world, backend, more).await
+    }
+
+    async fn around(world: World, backend: Backend, more: &[&str]) -> Siege {
         world.register("things.example.com", "v1", &[&backend]);
         let gateway = world.gateway(more);
         let attacker = world.user("mallory", &[]);
@@ -303,23 +307,27 @@ async fn a_client_that_leaves_at_any_byte_leaves_nothing_behind() {
 
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
+/// Fifty times two hundred requests that stall, each followed by `then`.
+fn bursts(then: impl Fn(u32) -> Vec<u8>) -> impl Iterator<Item = Vec<u8>> {
+    (0..50).map(move |burst| {
+        let streams = (200 * burst..200 * (burst + 1)).map(|number| 2 * number + 1);
+        streams.flat_map(|stream| [get(stream, STALL, &[]), then(stream)].concat()).collect()
+    })
+}
+
+/// A POST to `path` without its body.
+fn post(stream: u32, path: &str) -> Vec<u8> {
+    let lines = [(":method", "POST"), (":scheme", "https"), (":authority", "localhost"), (":path", path)];
+    headers(stream, 0, &block(&lines))
+}
+
 /// CVE-2023-44487.
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_resets_do_not_pile_up() {
     for settings in [Settings::http1(), Settings::http2()] {
         let siege = Siege::behind(settings, &[]).await;
         let mut frames = siege.frames().await;
-        for burst in 0..50 {
-            let mut bytes = Vec::new();
-            for number in 0..200 {
-                let stream = 2 * (burst * 200 + number) + 1;
-                bytes.extend(get(stream, STALL, &[]));
-                bytes.extend(frame(frames::RST_STREAM, 0, stream, &CANCEL));
-            }
-            if !frames.send(&bytes).await {
-                break;
-            }
-        }
+        frames.flood(bursts(|stream| frame(frames::RST_STREAM, 0, stream, &CANCEL))).await;
         siege.repelled(64 << 10).await;
         assert!(siege.backend.connections() < 500, "{} connections to the backend", siege.backend.connections());
     }
@@ -330,17 +338,7 @@ async fn rapid_resets_do_not_pile_up() {
 async fn provoked_resets_do_not_pile_up() {
     let siege = Siege::of(&[]).await;
     let mut frames = siege.frames().await;
-    for burst in 0..50 {
-        let mut bytes = Vec::new();
-        for number in 0..200 {
-            let stream = 2 * (burst * 200 + number) + 1;
-            bytes.extend(get(stream, STALL, &[]));
-            bytes.extend(frame(frames::WINDOW_UPDATE, 0, stream, &[0; 4]));
-        }
-        if !frames.send(&bytes).await {
-            break;
-        }
-    }
+    frames.flood(bursts(|stream| frame(frames::WINDOW_UPDATE, 0, stream, &[0; 4]))).await;
     assert!(frames.find(|frame| frame.kind == frames::GOAWAY).await.is_some());
     siege.repelled(64 << 10).await;
 }
@@ -355,11 +353,7 @@ async fn a_header_that_never_ends_is_cut() {
         bytes[4] = frames::END_STREAM;
         let flood = frame(frames::CONTINUATION, 0, 1, piece).repeat(1 + (100_000 / (9 + piece.len())));
         assert!(frames.send(&bytes).await);
-        let mut rounds = 0;
-        while rounds < 200 && frames.send(&flood).await {
-            rounds += 1;
-        }
-        assert!(rounds < 200, "taken without end");
+        assert!(!frames.flood(vec![flood; 200]).await, "taken without end");
         assert!(matches!(frames.answer(1).await, Answered::GoAway(_) | Answered::Closed));
     }
     siege.repelled(64 << 10).await;
@@ -379,12 +373,7 @@ async fn floods_of_settings_and_pings_are_not_hoarded() {
     ] {
         let mut frames = siege.frames().await;
         frames.deaf();
-        let flood = one.repeat(50_000 / one.len());
-        for _ in 0..100 {
-            if !frames.send(&flood).await {
-                break;
-            }
-        }
+        frames.flood(vec![one.repeat(50_000 / one.len()); 100]).await;
     }
     siege.repelled(64 << 10).await;
 }
@@ -393,18 +382,12 @@ async fn floods_of_settings_and_pings_are_not_hoarded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn empty_frames_of_data_are_not_hoarded() {
     let siege = Siege::behind(Settings { window: 10, ..Settings::http2() }, &[]).await;
-    let lines = [(":method", "POST"), (":scheme", "https"), (":authority", "localhost"), (":path", STALL)];
     for one in [frame(frames::DATA, 0, 1, &[]), frame(frames::DATA, 8, 1, &[0])] {
         let mut frames = siege.frames().await;
-        assert!(frames.send(&headers(1, 0, &block(&lines))).await);
+        assert!(frames.send(&post(1, STALL)).await);
         // More than the backend takes: from here on the body waits in the gateway.
         assert!(frames.send(&frame(frames::DATA, 0, 1, &[b'x'; 1000])).await);
-        let flood = one.repeat(5_000);
-        for _ in 0..200 {
-            if !frames.send(&flood).await {
-                break;
-            }
-        }
+        frames.flood(vec![one.repeat(5_000); 200]).await;
     }
     siege.repelled(64 << 10).await;
 }
@@ -419,23 +402,15 @@ async fn answers_nobody_takes_wait_at_the_backend() {
         async { answer }
     })
     .await;
-    world.register("things.example.com", "v1", &[&backend]);
-    let gateway = world.gateway(&[]);
-    let jane = world.user("jane", &[]);
-    let bystander = Client::http2(&world, &gateway, Some(&jane)).await;
-    assert_eq!(bystander.get(THINGS).await.status, 200);
-    let before = gateway.resident();
+    let siege = Siege::around(world, backend, &[]).await;
     // SETTINGS_INITIAL_WINDOW_SIZE: none, and as much as there is.
     for window in [0, 0x7fff_ffff] {
-        let mut frames = Frames::open(&world, &gateway, Some(&jane), &[(4, window)]).await;
-        for number in 0..50 {
-            assert!(frames.send(&get(2 * number + 1, THINGS, &[])).await);
-        }
+        let mut frames = Frames::open(&siege.world, &siege.gateway, Some(&siege.attacker), &[(4, window)]).await;
+        assert!(frames.flood((0..50).map(|number| get(2 * number + 1, THINGS, &[]))).await);
         assert_eq!(frames.answer(1).await, Answered::Status(200));
         frames.deaf();
-        assert_eq!(bystander.get(THINGS).await.body.len(), 8 << 20);
-        let now = gateway.resident();
-        assert!(now < before + (128 << 10), "grew from {before} kB to {now} kB");
+        assert_eq!(siege.bystander.get(THINGS).await.body.len(), 8 << 20);
+        siege.repelled(128 << 10).await;
     }
 }
 
@@ -587,11 +562,7 @@ async fn compressed_bombs_do_not_go_off() {
     frames::length(&mut bomb, 4000);
     bomb.extend([b'e'; 4000]);
     bomb.extend([0xbe; 16_000]);
-    for number in 0..20 {
-        if !frames.send(&headers(2 * number + 1, frames::END_STREAM, &bomb)).await {
-            break;
-        }
-    }
+    frames.flood((0..20).map(|number| headers(2 * number + 1, frames::END_STREAM, &bomb))).await;
     match frames.answer(1).await {
         Answered::Status(status) => assert_eq!(status, 431),
         Answered::Reset(_) | Answered::GoAway(_) | Answered::Closed => {}
@@ -612,11 +583,7 @@ async fn many_small_lines_harm_nobody() {
         let names: Vec<String> = (0..count).map(|number| format!("{prefix}{number:x}")).collect();
         let lines: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "b")).collect();
         let mut frames = siege.frames().await;
-        for number in 0..3 {
-            if !frames.send(&get(2 * number + 1, THINGS, &lines)).await {
-                break;
-            }
-        }
+        frames.flood((0..3).map(|number| get(2 * number + 1, THINGS, &lines))).await;
         match frames.answer(1).await {
             Answered::Status(status) => assert!(status == 431 || status == 200, "{what}: {status}"),
             Answered::Reset(_) | Answered::GoAway(_) | Answered::Closed => {}
@@ -630,10 +597,7 @@ async fn many_small_lines_harm_nobody() {
 async fn bodies_that_never_come_hold_nobody_up() {
     let siege = Siege::of(&["--max-requests-inflight=1000", "--max-mutating-requests-inflight=1000"]).await;
     let mut frames = siege.frames().await;
-    let lines = [(":method", "POST"), (":scheme", "https"), (":authority", "localhost"), (":path", THINGS)];
-    for number in 0..200 {
-        assert!(frames.send(&headers(2 * number + 1, 0, &block(&lines))).await);
-    }
+    assert!(frames.flood((0..200).map(|number| post(2 * number + 1, THINGS))).await);
     let post = request(Method::POST, THINGS, &[], "{}");
     assert_eq!(siege.bystander.ask(post).await.status, 200);
     siege.repelled(64 << 10).await;

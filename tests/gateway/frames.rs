@@ -72,6 +72,16 @@ impl Frames {
         matches!(tokio::time::timeout(Duration::from_secs(1), write).await, Ok(Ok(())))
     }
 
+    /// Sends one after the other until the gateway takes no more; whether it took all of them.
+    pub(crate) async fn flood(&mut self, pieces: impl IntoIterator<Item = Vec<u8>>) -> bool {
+        for piece in pieces {
+            if !self.send(&piece).await {
+                return false;
+            }
+        }
+        true
+    }
+
     /// The next frame that `wanted` finds; none when the connection ended before.
     pub(crate) async fn find(&mut self, wanted: impl Fn(&FrameRead) -> bool) -> Option<FrameRead> {
         let finding = async {
