@@ -1,5 +1,6 @@
 //! What happens to headers on the way in and on the way out.
 
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HOST, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -79,6 +80,24 @@ pub(super) fn response(headers: &mut HeaderMap) {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }
 
+/// Moves the values of `headers` into a buffer of their own.
+///
+/// They are parts of the buffer they were read into, 8 KiB or more, and HTTP/2's compression remembers values for
+/// as long as the client's connection lasts: each watch would hold such a buffer, a busy connection dozens.
+pub(super) fn compact(headers: &mut HeaderMap) {
+    let mut all = Vec::with_capacity(headers.values().map(HeaderValue::len).sum());
+    headers.values().for_each(|value| all.extend_from_slice(value.as_bytes()));
+    let mut rest = Bytes::from(all);
+    for value in headers.values_mut() {
+        let moved = rest.split_to(value.len());
+        // It was a value before; were it none now, it would stay where it is.
+        if let Ok(mut moved) = HeaderValue::from_maybe_shared(moved) {
+            moved.set_sensitive(value.is_sensitive());
+            *value = moved;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +134,21 @@ mod tests {
         let headers = rewritten(&[("x-forwarded-for", "10.0.0.1"), ("x-forwarded-for", "10.0.0.2")]);
         let lines: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
         assert_eq!(lines, ["10.0.0.1, 10.0.0.2, 192.0.2.1"]);
+    }
+
+    #[test]
+    fn compact_values_are_the_same() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("a", "1"), ("b", ""), ("a", "\u{e9}2"), ("content-type", "application/json"), ("a", "3")]
+        {
+            headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        headers.get_mut("content-type").unwrap().set_sensitive(true);
+        let before = headers.clone();
+        compact(&mut headers);
+        assert_eq!(headers, before);
+        assert!(headers["content-type"].is_sensitive());
+        assert!(!headers["a"].is_sensitive());
     }
 
     #[test]

@@ -70,6 +70,7 @@ pub async fn send(
     {
         return Err((too_large(most, info), record));
     }
+    let to_http2 = request.version() == Version::HTTP_2;
     let protocol = hop_by_hop::upgrade_protocol(request.headers()).map(str::to_owned);
     if let Some(protocol) = protocol {
         // Boxed: rare, and every other request would pay for its size.
@@ -124,6 +125,9 @@ pub async fn send(
     if reject_redirects && is_redirect(parts.status, &parts.headers) {
         let message = "the backend attempted to redirect this request, which is not permitted";
         return Err((bad_answer(name, info, "RedirectRejected", message), record));
+    }
+    if to_http2 && (parts.version != Version::HTTP_2 || timeout.is_none()) {
+        rewrite::compact(&mut parts.headers);
     }
     rewrite::response(&mut parts.headers);
     record.status(parts.status.as_u16());
