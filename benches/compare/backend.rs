@@ -48,14 +48,25 @@ pub(crate) fn main(arguments: &[String]) {
     });
 }
 
+/// So that what is asked for is known to be a resource, as behind a real API server.
+const RESOURCES: &[u8] =
+    br#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"bench.narthex.dev/v1","resources":[
+{"name":"small","singularName":"small","namespaced":true,"kind":"Small","verbs":["list"]},
+{"name":"big","singularName":"big","namespaced":true,"kind":"Big","verbs":["list"]},
+{"name":"watches","singularName":"watch","namespaced":true,"kind":"Watch","verbs":["list","watch"]}]}"#;
+
 fn answer(request: &Request<Incoming>, small: &Bytes, big: &Bytes) -> Response<Answer> {
     let body = match request.uri().path().rsplit('/').next() {
         Some("watches") => Answer { first: Some(small.slice(..512)), endless: true },
         Some("big") => Answer { first: Some(big.clone()), endless: false },
-        Some("openapi" | "apis") => Answer { first: Some(Bytes::from_static(b"{}")), endless: false },
+        Some("v1") => Answer { first: Some(Bytes::from_static(RESOURCES)), endless: false },
         _ => Answer { first: Some(small.clone()), endless: false },
     };
     let mut response = Response::new(body);
+    // Like a backend that has only the old form of discovery.
+    if matches!(request.uri().path(), "/apis" | "/openapi/v2" | "/openapi/v3") {
+        *response.status_mut() = http::StatusCode::NOT_FOUND;
+    }
     let headers = response.headers_mut();
     headers.insert("content-type", HeaderValue::from_static("application/json"));
     headers.insert("audit-id", HeaderValue::from_static("d7f9c3b0-1a2b-4c3d-8e9f-000000000000"));

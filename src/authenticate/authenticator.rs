@@ -203,8 +203,11 @@ impl Authenticator {
     }
 
     fn take_away(&self, headers: &mut HeaderMap, found: Found) {
-        if found.credential || found.front_proxy || found.websocket {
+        if found.other_name {
             self.headers.strip(headers);
+        } else if found.credential {
+            // Nearly always: no need to look at every name again.
+            headers.remove(AUTHORIZATION);
         }
         if found.websocket {
             take_token_away(headers);

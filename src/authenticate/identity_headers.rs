@@ -2,6 +2,7 @@
 //! believe them.
 
 use http::HeaderMap;
+use http::header::AUTHORIZATION;
 
 use super::request_header::RequestHeaderNames;
 use crate::message::hop_by_hop::remove_where;
@@ -39,6 +40,8 @@ pub(super) struct Found {
     pub(super) front_proxy: bool,
     pub(super) websocket: bool,
     pub(super) impersonation: bool,
+    /// A credential or a front proxy's word under another name than `Authorization`.
+    pub(super) other_name: bool,
 }
 
 impl IdentityHeaders {
@@ -78,13 +81,14 @@ impl IdentityHeaders {
     pub(super) fn find(&self, headers: &HeaderMap) -> Found {
         let mut found = Found::default();
         for name in headers.keys() {
-            match self.kind(name.as_str()) {
-                None => {}
-                Some(Kind::Credential) => found.credential = true,
-                Some(Kind::FrontProxy) => found.front_proxy = true,
-                Some(Kind::WebSocket) => found.websocket = true,
-                Some(Kind::Impersonation) => found.impersonation = true,
+            let Some(kind) = self.kind(name.as_str()) else { continue };
+            match kind {
+                Kind::Credential => found.credential = true,
+                Kind::FrontProxy => found.front_proxy = true,
+                Kind::WebSocket => found.websocket = true,
+                Kind::Impersonation => found.impersonation = true,
             }
+            found.other_name |= kind != Kind::Impersonation && *name != AUTHORIZATION;
         }
         found
     }
@@ -190,8 +194,10 @@ mod tests {
         for (name, expected) in [
             ("accept", Found::default()),
             ("authorization", Found { credential: true, ..Found::default() }),
-            ("x_remote-user", Found { front_proxy: true, ..Found::default() }),
-            ("sec-websocket-protocol", Found { websocket: true, ..Found::default() }),
+            ("x_remote-user", Found { front_proxy: true, other_name: true, ..Found::default() }),
+            ("authorization_", Found::default()),
+            ("x-remote-group", Found { front_proxy: true, other_name: true, ..Found::default() }),
+            ("sec-websocket-protocol", Found { websocket: true, other_name: true, ..Found::default() }),
             ("impersonate_user", Found { impersonation: true, ..Found::default() }),
             ("Impersonate-Extra-x", Found { impersonation: true, ..Found::default() }),
             ("impersonated", Found::default()),

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
@@ -93,12 +94,13 @@ pub(super) async fn greet(
         .handshake(ReadsOn { stream: TokioIo::new(dialled.stream), gone: false })
         .await
         .map_err(|error| DialError { phase: DialPhase::Http, reason: "ProtocolError", cause: error.to_string() })?;
-    tokio::task::spawn_local(async move {
-        if let Err(error) = connection.with_upgrades().await {
+    // Not an async block, which would hold the connection twice: each watch has one of its own.
+    tokio::task::spawn_local(connection.with_upgrades().map(move |ended| {
+        if let Err(error) = ended {
             last_words.set(refusal::of_tls(&error));
             tracing::debug!(%error, "a backend connection ended");
         }
-    });
+    }));
     Ok(sender)
 }
 

@@ -1,8 +1,6 @@
 //! One request, tried on one endpoint after another until an answer's head comes or nothing is left.
 
-use std::future::Future;
 use std::rc::Rc;
-use std::time::Instant;
 
 use http::{HeaderMap, Method, Request, Uri};
 
@@ -149,12 +147,4 @@ pub(super) fn describe(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
-}
-
-/// Waits for `exchange` until `end`; `None` when the time ran out. It should be pinned elsewhere: it is moved twice.
-pub(super) async fn within<T>(end: Option<Instant>, exchange: impl Future<Output = T>) -> Option<T> {
-    match end {
-        None => Some(exchange.await),
-        Some(end) => tokio::time::timeout_at(end.into(), exchange).await.ok(),
-    }
 }

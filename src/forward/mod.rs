@@ -1,6 +1,7 @@
 //! Relaying a request: rewrite, identity headers, stream, upgrade, retry, failure.
 
 mod backend;
+mod deadline;
 mod exchange;
 mod failure;
 mod flow;

@@ -12,7 +12,8 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::backend::Backend;
-use super::exchange::{Again, Copy, Failure, exchange, within};
+use super::deadline::within;
+use super::exchange::{Again, Copy, Failure, exchange};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::flow::Places;
 use super::relay::{Limit, Relayed};

@@ -10,7 +10,8 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use super::backend::Backend;
-use super::exchange::{Failure, describe, within};
+use super::deadline::within;
+use super::exchange::{Failure, describe};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Relayed};
 use super::rewrite::{self, Origin};
@@ -78,7 +79,7 @@ pub(super) async fn upgrade(
     // The tunnel may last for hours; the word that it is one comes like any other answer.
     let patience = backend.api_service().settings.request_timeout;
     let patience = (!patience.is_zero()).then(|| Instant::now() + patience);
-    let mut response = match within(patience, sender.send_request(outbound)).await {
+    let mut response = match within(patience, Box::pin(sender.send_request(outbound))).await {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
             let failure = match egress::unprocessed(&error) {

@@ -157,12 +157,15 @@ async fn meet<S: Service>(
 
 type TlsStream = TokioIo<tokio_rustls::server::TlsStream<TcpStream>>;
 
-async fn serve_http2<H: Handler + 'static>(
+/// Not an async function, nor the next one: it would hold its arguments beside what it makes of them, and each idle
+/// watch would pay for both.
+fn serve_http2<H: Handler + 'static>(
     stream: Observed<TlsStream>,
     handler: Rc<H>,
     limits: &Limits,
     lifetime: &Arc<Lifetime>,
-) {
+) -> impl Future<Output = ()> {
+    let lifetime = lifetime.clone();
     let cork = Cork::new(stream);
     let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
     let connection = hyper::server::conn::http2::Builder::new(LocalExecutor(lifetime.clone()))
@@ -170,7 +173,7 @@ async fn serve_http2<H: Handler + 'static>(
         .max_concurrent_streams(limits.http2_max_streams)
         .max_header_list_size(limits.max_request_header_bytes)
         .serve_connection(cork.clone(), service);
-    let mut connection = std::pin::pin!(connection);
+    let mut connection = Box::pin(connection);
     let mut finishing = false;
     let mut done = false;
     poll_fn(move |cx| {
@@ -192,15 +195,15 @@ async fn serve_http2<H: Handler + 'static>(
             _ => Poll::Pending,
         }
     })
-    .await;
 }
 
-async fn serve_http1<H: Handler + 'static>(
+fn serve_http1<H: Handler + 'static>(
     stream: Observed<TlsStream>,
     handler: Rc<H>,
     limits: &Limits,
     lifetime: &Arc<Lifetime>,
-) {
+) -> impl Future<Output = ()> {
+    let lifetime = lifetime.clone();
     let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
@@ -209,7 +212,7 @@ async fn serve_http1<H: Handler + 'static>(
         .max_headers(HTTP1_MAX_HEADERS)
         .serve_connection(stream, service)
         .with_upgrades();
-    let mut connection = std::pin::pin!(connection);
+    let mut connection = Box::pin(connection);
     let mut finishing = false;
     // The request whose answer must be taken, and until when.
     let mut bound: Option<(Option<u64>, Pin<Box<Sleep>>)> = None;
@@ -241,7 +244,6 @@ async fn serve_http1<H: Handler + 'static>(
             connection.as_mut().graceful_shutdown();
         }
     })
-    .await;
 }
 
 /// A user of a front proxy arrives with a line for every group, so hyper's 100 lines are too few.
