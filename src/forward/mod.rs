@@ -1,10 +1,8 @@
 //! Relaying a request: rewrite, identity headers, stream, upgrade, retry, failure.
 
 mod backend;
-mod deadline;
 mod exchange;
 mod failure;
-mod flow;
 mod identity;
 mod relay;
 mod rewrite;
@@ -16,8 +14,8 @@ mod upload;
 mod whole;
 
 pub use backend::{Backend, backend_tls};
-pub use flow::Places;
 pub use identity::{Stamp, Unspeakable};
+pub use relay::Places;
 pub use rewrite::Origin;
 pub use send::{Outbound, send};
 pub use streams::Streams;

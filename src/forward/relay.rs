@@ -7,26 +7,37 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::flow::{Flow, Held, Places};
 use super::streams::{Leave, Place};
 use crate::egress::{Answer, Lease};
 use crate::message::{BodyError, hop_by_hop};
 use crate::observe::access::{AccessRecord, End};
+use crate::process::Deadline;
+use crate::route;
+
+/// The places a request takes among those under way, until the last byte of its answer.
+pub type Places = [Option<route::Place>; 2];
 
 /// The body of a relayed answer. It breaks when the backend's does: a watch that was cut must never look
 /// like one that ended.
 pub(super) struct Relayed {
-    flow: Flow,
+    from: Answer,
+    lease: Lease,
+    _places: Places,
     record: AccessRecord,
     ended: bool,
     limit: Limit,
+    /// Once the backend had to be waited for.
+    deadline: Option<Deadline>,
     /// Whether what went by so far is nothing, or ends with a newline as whole watch events do.
     between_events: bool,
 }
 
 /// What bounds a relayed answer.
 pub(super) enum Limit {
-    /// A point in time.
+    /// A point in time. That is for a backend that is slow: nobody asks for the next bytes while the client does
+    /// not read, and the client's connection holds it to the same time ([`Closer::answer_by`]).
+    ///
+    /// [`Closer::answer_by`]: crate::listen::Closer::answer_by
     Deadline(Instant),
     /// Only the end of the process, which ends a watch of JSON lines cleanly between two events.
     Watch(Place),
@@ -36,8 +47,9 @@ pub(super) enum Limit {
 
 impl Relayed {
     pub(super) fn new(from: Answer, lease: Lease, record: AccessRecord, limit: Limit, places: Places) -> Relayed {
-        let flow = Flow::new(Held { from, lease, _places: places });
-        let mut relayed = Relayed { flow, record, ended: false, limit, between_events: true };
+        let (ended, deadline) = (false, None);
+        let mut relayed =
+            Relayed { from, lease, _places: places, record, ended, limit, deadline, between_events: true };
         if relayed.is_end_stream() {
             relayed.end(End::Complete);
         }
@@ -48,23 +60,23 @@ impl Relayed {
     fn end(&mut self, end: End) {
         if !self.ended {
             self.ended = true;
-            self.flow.end(end == End::Complete);
+            if end == End::Complete {
+                self.lease.finished();
+            }
             self.record.ended(end);
         }
     }
 
-    /// Whether the process ends now, although the backend has not ended its answer.
-    fn must_leave(&self, cx: &Context<'_>) -> bool {
+    /// Whether the backend, which has nothing to say now, is not waited for any longer; and why.
+    fn waits_no_more(&mut self, cx: &Context<'_>) -> Option<(End, &'static str)> {
         match &self.limit {
-            Limit::Deadline(_) => false,
-            Limit::Watch(place) | Limit::Process(place) => place.asked(cx.waker()) == Leave::Now,
-        }
-    }
-
-    /// There is more to come: from now on the time counts, whoever is the slower one.
-    fn more_to_come(&mut self, cx: &Context<'_>) {
-        if let Limit::Deadline(at) = self.limit {
-            self.flow.limit(at, cx.waker());
+            Limit::Deadline(at) => {
+                let deadline = self.deadline.get_or_insert_with(|| Deadline::at(*at));
+                deadline.is_over(cx.waker()).then_some((End::Timeout, "time ran out"))
+            }
+            Limit::Watch(place) | Limit::Process(place) => {
+                (place.asked(cx.waker()) == Leave::Now).then_some((End::Drained, "the gateway is ending"))
+            }
         }
     }
 
@@ -94,8 +106,7 @@ impl Body for Relayed {
             this.end(End::Drained);
             return Poll::Ready(None);
         }
-        let Some(polled) = this.flow.poll(cx) else { return this.broken(End::Timeout, "time ran out") };
-        match polled {
+        match Pin::new(&mut this.from).poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let Some(trailers) = frame.trailers_mut() {
                     hop_by_hop::strip_trailers(trailers);
@@ -107,8 +118,6 @@ impl Body for Relayed {
                 // hyper never asks again once this is so: the end must be seen here.
                 if this.is_end_stream() {
                     this.end(End::Complete);
-                } else {
-                    this.more_to_come(cx);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -119,27 +128,29 @@ impl Body for Relayed {
             // The error itself stays here: hyper would pass on the reason of a reset, and REFUSED_STREAM tells
             // a client that it may send again what was half answered.
             Poll::Ready(Some(Err(_))) => this.broken(End::BackendBroke, "the backend broke its answer off"),
-            Poll::Pending if this.must_leave(cx) => this.broken(End::Drained, "the gateway is ending"),
-            Poll::Pending => {
-                this.more_to_come(cx);
-                Poll::Pending
-            }
+            Poll::Pending => match this.waits_no_more(cx) {
+                Some((end, why)) => this.broken(end, why),
+                None => Poll::Pending,
+            },
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.flow.with(|held| held.from.is_end_stream()).unwrap_or(false)
+        self.from.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.flow.with(|held| held.from.size_hint()).unwrap_or_default()
+        self.from.size_hint()
     }
 }
 
 impl Drop for Relayed {
     fn drop(&mut self) {
         // Cut while its client was not even looking.
-        if self.flow.is_cut() {
+        if let Limit::Deadline(at) = self.limit
+            && !self.ended
+            && Instant::now() >= at
+        {
             self.end(End::Timeout);
         }
     }

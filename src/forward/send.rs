@@ -12,11 +12,9 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::backend::Backend;
-use super::deadline::within;
 use super::exchange::{Again, Copy, Failure, exchange};
 use super::failure::{about, bad_answer, refuse, timed_out};
-use super::flow::Places;
-use super::relay::{Limit, Relayed};
+use super::relay::{Limit, Places, Relayed};
 use super::rewrite::{self, Origin};
 use super::streams::Streams;
 use super::upload::{Fault, Source};
@@ -26,6 +24,7 @@ use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
 use crate::message::{Blame, Body, Refusal, hop_by_hop};
 use crate::observe::access::{AccessRecord, Opening};
+use crate::process::within;
 use crate::registry;
 
 /// One request, ready to go.

@@ -10,7 +10,6 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use super::backend::Backend;
-use super::deadline::within;
 use super::exchange::{Failure, describe};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Relayed};
@@ -22,6 +21,7 @@ use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
 use crate::message::{Blame, Body, Refusal};
 use crate::observe::access::{AccessRecord, End, Opening};
+use crate::process::within;
 
 /// Passes on an upgrade over an HTTP/1.1 connection of its own. Only a 101 opens a tunnel; a backend's
 /// error is passed on as an ordinary answer, and everything else is refused (CVE-2018-1002105).

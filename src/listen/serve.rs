@@ -17,7 +17,6 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 
 use super::cork::Cork;
@@ -25,6 +24,7 @@ use super::lifetime::{Active, Arriving, Connections, End, Lifetime, Tunnel};
 use super::linger::Linger;
 use super::{Incoming, Limits};
 use crate::message::{Body, BodyError};
+use crate::process::Deadline;
 
 /// What TLS and the socket say of a client.
 pub struct Accepted {
@@ -229,7 +229,7 @@ fn serve_http1<H: Handler + 'static>(
     let mut connection = Box::pin(connection);
     let mut finishing = false;
     // The request whose answer must be taken, and until when.
-    let mut bound: Option<(Option<u64>, Pin<Box<Sleep>>)> = None;
+    let mut bound: Option<(Option<u64>, Deadline)> = None;
     poll_fn(move |cx| {
         lifetime.register(cx.waker());
         loop {
@@ -242,10 +242,10 @@ fn serve_http1<H: Handler + 'static>(
             if let Some(at) = lifetime.take_answer_by() {
                 bound = Some((lifetime.running(), until(at)));
             }
-            if let Some((request, sleep)) = &mut bound {
+            if let Some((request, deadline)) = &bound {
                 if request.is_none() || *request != lifetime.running() {
                     bound = None;
-                } else if sleep.as_mut().poll(cx).is_ready() {
+                } else if deadline.is_over(cx.waker()) {
                     return Poll::Ready(());
                 }
             }
@@ -266,8 +266,8 @@ const HTTP1_MAX_HEADERS: usize = 256;
 /// Beyond the time an answer has: its own body ends it in better order, if anybody asks it.
 const GRACE: Duration = Duration::from_secs(1);
 
-fn until(at: Instant) -> Pin<Box<Sleep>> {
-    Box::pin(tokio::time::sleep_until((at + GRACE).into()))
+fn until(at: Instant) -> Deadline {
+    Deadline::at(at + GRACE)
 }
 
 /// Runs hyper's tasks on this thread: one for each HTTP/2 stream.
@@ -287,7 +287,7 @@ pin_project_lite::pin_project! {
         #[pin]
         stream: F,
         lifetime: Arc<Lifetime>,
-        bound: Option<Pin<Box<Sleep>>>,
+        bound: Option<Deadline>,
     }
 }
 
@@ -305,7 +305,7 @@ impl<F: Future> Future for Bounded<F> {
         if let Some(at) = at {
             *this.bound = Some(until(at));
         }
-        this.bound.as_mut().map_or(Poll::Pending, |sleep| sleep.as_mut().poll(cx))
+        if this.bound.as_ref().is_some_and(|bound| bound.is_over(cx.waker())) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 

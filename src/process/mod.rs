@@ -1,12 +1,14 @@
 //! The life of the process: drain, followed files, published snapshots, how its sockets are set up, mistakes in
 //! what the operator wrote.
 
+mod deadline;
 mod drain;
 mod follow;
 mod problem;
 mod published;
 mod socket;
 
+pub use deadline::{Deadline, within};
 pub use drain::{Drain, Drainer, Phase};
 pub use follow::{Follower, is_passing};
 pub use problem::{Problem, Problems};

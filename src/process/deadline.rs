@@ -1,7 +1,7 @@
-//! Waiting no longer than until a point in time, for next to nothing.
+//! Points in time that are hardly ever reached, for next to nothing.
 //!
-//! Nearly every request is over long before its time is: a timer of its own, set and cleared, would be most of the
-//! work. One task a thread looks through all that wait, four times a second, and is there only while somebody waits.
+//! Nearly every request is over long before its time is: timers of its own, set and cleared, would be a good part of
+//! the work. One task a thread looks through all that wait, four times a second, and is there only while somebody waits.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -14,10 +14,10 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Waits for `future` until `end`; `None` when the time ran out, which is seen up to [`TICK`] later. Stays on its
 /// thread, inside a `LocalSet`.
-pub(super) async fn within<F: Future + Unpin>(end: Option<Instant>, future: F) -> Option<F::Output> {
+pub async fn within<F: Future + Unpin>(end: Option<Instant>, future: F) -> Option<F::Output> {
     match end {
         None => Some(future.await),
-        Some(end) => Within { future, end, place: None }.await,
+        Some(end) => Within { future, end, deadline: None }.await,
     }
 }
 
@@ -25,7 +25,7 @@ struct Within<F> {
     future: F,
     end: Instant,
     /// Once it had to wait.
-    place: Option<Place>,
+    deadline: Option<Deadline>,
 }
 
 impl<F: Future + Unpin> Future for Within<F> {
@@ -36,7 +36,7 @@ impl<F: Future + Unpin> Future for Within<F> {
             return Poll::Ready(Some(output));
         }
         let end = self.end;
-        if self.place.get_or_insert_with(|| Place::take(end)).is_over(cx.waker()) {
+        if self.deadline.get_or_insert_with(|| Deadline::at(end)).is_over(cx.waker()) {
             return Poll::Ready(None);
         }
         Poll::Pending
@@ -61,11 +61,12 @@ thread_local! {
     static WAITING: Waiting = Waiting::default();
 }
 
-/// A place among those who wait; left when dropped.
-struct Place(usize);
+/// A point in time that somebody waits for: a place among all of this thread, left when dropped.
+pub struct Deadline(usize);
 
-impl Place {
-    fn take(end: Instant) -> Place {
+impl Deadline {
+    /// Waits for `end`; inside a `LocalSet`.
+    pub fn at(end: Instant) -> Deadline {
         WAITING.with(|waiting| {
             if !waiting.watched.replace(true) {
                 tokio::task::spawn_local(watch());
@@ -74,15 +75,15 @@ impl Place {
             let mut places = waiting.places.borrow_mut();
             if let Some(at) = waiting.free.borrow_mut().pop() {
                 places[at] = state;
-                return Place(at);
+                return Deadline(at);
             }
             places.push(state);
-            Place(places.len() - 1)
+            Deadline(places.len() - 1)
         })
     }
 
-    /// Whether the time is up; if not, `waker` is woken when it is.
-    fn is_over(&self, waker: &Waker) -> bool {
+    /// Whether it has been reached, as far as is known: up to [`TICK`] late. If not, `waker` is woken when it is.
+    pub fn is_over(&self, waker: &Waker) -> bool {
         WAITING.with(|waiting| match &mut waiting.places.borrow_mut()[self.0] {
             State::Waits { waker: Some(known), .. } => {
                 known.clone_from(waker);
@@ -97,7 +98,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Deadline {
     fn drop(&mut self) {
         // At the end of a thread there may be nothing left to leave.
         let _ = WAITING.try_with(|waiting| {
