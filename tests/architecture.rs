@@ -35,7 +35,10 @@ fn every_folder_is_a_declared_module() {
 fn nothing_is_unsafe() {
     for file in files() {
         for (number, line) in without_comments_and_texts(&read(&file)).lines().enumerate() {
-            assert!(!words(line).any(|word| word == "unsafe"), "{}:{}: unsafe", file.display(), number + 1);
+            // The name of jemalloc's settings: there is no other way to give a static the name a C library looks for.
+            let name = file.ends_with("src/main.rs") && line.starts_with("#[unsafe(export_name = ");
+            let unsafe_ = words(line).any(|word| word == "unsafe");
+            assert!(!unsafe_ || name, "{}:{}: unsafe", file.display(), number + 1);
         }
     }
 }
