@@ -93,6 +93,38 @@ async fn a_watch_streams_event_by_event_and_breaks_when_the_backend_does() {
     }
 }
 
+/// However the end falls between the header and the client's next look, it arrives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_ends_without_an_event_ends_for_its_client() {
+    let world = World::new();
+    for settings in [Settings::http1(), Settings::http2()] {
+        let turn = std::sync::atomic::AtomicU32::new(0);
+        let backend = Backend::start(&world, settings, move |_| {
+            let turn = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let (sender, answer) = streamed(200);
+            tokio::spawn(async move {
+                for _ in 0..turn % 7 {
+                    tokio::task::yield_now().await;
+                }
+                drop(sender);
+            });
+            async { answer }
+        })
+        .await;
+        world.register("things.example.com", "v1", &[&backend]);
+        let gateway = world.gateway(&[]);
+        let jane = world.user("jane", &[]);
+        for client in
+            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
+        {
+            for _ in 0..200 {
+                let answer = client.ask(get(&format!("{THINGS}?watch=1"), &[])).await;
+                assert_eq!((answer.status.as_u16(), answer.whole, answer.text()), (200, true, String::new()));
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_before_the_end_of_the_body_reaches_a_client_that_sends_on() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
