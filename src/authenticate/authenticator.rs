@@ -74,7 +74,7 @@ impl Authenticator {
     ///
     /// `Impersonate-*` stays: it is no credential, and [`authorize`](crate::authorize) must see it.
     pub async fn authenticate(&self, peer: &Peer, headers: &mut HeaderMap) -> Result<Authenticated, Unauthenticated> {
-        self.authenticate_at(peer, headers, UnixTime::now)
+        self.authenticate_at(peer, headers, UnixTime::now).await
     }
 
     /// Whether the peer's certificate is believed now, as a client's or as a front proxy's; else why not.
@@ -92,7 +92,7 @@ impl Authenticator {
         }
     }
 
-    pub(super) fn authenticate_at(
+    pub(super) async fn authenticate_at(
         &self,
         peer: &Peer,
         headers: &mut HeaderMap,
@@ -100,7 +100,7 @@ impl Authenticator {
     ) -> Result<Authenticated, Unauthenticated> {
         let found = self.headers.find(headers);
         let mut attempt = Attempt::default();
-        let user = self.first_who_knows(peer, headers, found, now, &mut attempt);
+        let user = self.first_who_knows(peer, headers, found, now, &mut attempt).await;
         self.take_away(headers, found);
         let impersonates = found.impersonation;
         let warning = attempt.warning;
@@ -114,7 +114,7 @@ impl Authenticator {
     }
 
     /// Upstream's union: the first success wins, errors are kept for when nobody succeeds.
-    fn first_who_knows(
+    async fn first_who_knows(
         &self,
         peer: &Peer,
         headers: &HeaderMap,
@@ -122,26 +122,10 @@ impl Authenticator {
         now: impl FnOnce() -> UnixTime,
         attempt: &mut Attempt,
     ) -> Option<Arc<User>> {
-        if !peer.chain().is_empty() {
-            let verdict = peer.judge(&self.settings.trust.load(), &self.settings.request_headers, now())?;
-            match &verdict.front_proxy {
-                Some(Ok(())) if found.front_proxy => match self.front_proxy_s_word(headers) {
-                    Ok(Some(user)) => return Some(user),
-                    Ok(None) => {}
-                    Err(why) => {
-                        // Whoever else knew the sender would take the front proxy for the caller.
-                        attempt.error("request header", why);
-                        return None;
-                    }
-                },
-                Some(Err(why)) => attempt.error("request header", why),
-                _ => {}
-            }
-            match &verdict.client {
-                Some(Ok(user)) => return Some(user.clone()),
-                Some(Err(why)) => attempt.error("client certificate", why),
-                None => {}
-            }
+        match self.by_connection(peer, headers, found, now, attempt) {
+            ByConnection::Known(user) => return Some(user),
+            ByConnection::Nobody => return None,
+            ByConnection::Unknown => {}
         }
         if found.credential
             && let Some(value) = headers.get(AUTHORIZATION)
@@ -159,19 +143,55 @@ impl Authenticator {
                 }
             };
             if let Some(token) = token
-                && let Some(user) = self.holder(peer, "bearer token", token, attempt)
+                && let Some(user) = self.holder(peer, "bearer token", token, attempt).await
             {
                 return Some(user);
             }
         }
         if found.websocket && asks_for_websocket(headers) {
             match websocket::parse(lines(headers)).token {
-                Ok(Some(token)) => return self.holder(peer, "websocket token", &token, attempt),
+                Ok(Some(token)) => return self.holder(peer, "websocket token", &token, attempt).await,
                 Ok(None) => {}
                 Err(why) => attempt.error("websocket token", why),
             }
         }
         None
+    }
+
+    /// What the connection's certificate says, and the headers of a front proxy that has one.
+    fn by_connection(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+        found: Found,
+        now: impl FnOnce() -> UnixTime,
+        attempt: &mut Attempt,
+    ) -> ByConnection {
+        if peer.chain().is_empty() {
+            return ByConnection::Unknown;
+        }
+        let Some(verdict) = peer.judge(&self.settings.trust.load(), &self.settings.request_headers, now()) else {
+            return ByConnection::Nobody;
+        };
+        match &verdict.front_proxy {
+            Some(Ok(())) if found.front_proxy => match self.front_proxy_s_word(headers) {
+                Ok(Some(user)) => return ByConnection::Known(user),
+                Ok(None) => {}
+                Err(why) => {
+                    // Whoever else knew the sender would take the front proxy for the caller.
+                    attempt.error("request header", why);
+                    return ByConnection::Nobody;
+                }
+            },
+            Some(Err(why)) => attempt.error("request header", why),
+            _ => {}
+        }
+        match &verdict.client {
+            Some(Ok(user)) => return ByConnection::Known(user.clone()),
+            Some(Err(why)) => attempt.error("client certificate", why),
+            None => {}
+        }
+        ByConnection::Unknown
     }
 
     fn front_proxy_s_word(&self, headers: &HeaderMap) -> Result<Option<Arc<User>>, String> {
@@ -184,7 +204,9 @@ impl Authenticator {
     }
 
     /// A token that nobody here can judge is an error, too: its sender meant to be somebody.
-    fn holder(
+    ///
+    /// It may have to ask somebody over a network; for whoever is known already it does not wait.
+    async fn holder(
         &self,
         peer: &Peer,
         authenticator: &'static str,
@@ -272,6 +294,14 @@ impl From<Unauthenticated> for Refusal {
             None => refusal,
         }
     }
+}
+
+/// What a connection itself says about who is asking.
+enum ByConnection {
+    Known(Arc<User>),
+    /// Whatever else the request carries, nobody is to be believed.
+    Nobody,
+    Unknown,
 }
 
 /// What went wrong so far.

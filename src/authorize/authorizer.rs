@@ -8,7 +8,7 @@ use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
 
 /// One entry of `--authorization-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Mode {
     /// Everybody who is known may everything: what stands behind us authorises again.
     AlwaysAllow,
@@ -25,6 +25,16 @@ pub enum Decision {
     Deny(String),
     /// Let others say; with the reason for the client should nobody allow it, or the empty text.
     NoOpinion(String),
+    /// It could not be found out; let others say. With the reason for the log.
+    Error(String),
+}
+
+/// Why a request is not allowed.
+enum No {
+    /// With the reason for the client, or the empty text.
+    Forbidden(String),
+    /// Nobody allowed it, and who might have could not be asked; with the reason for the log.
+    Unknown(String),
 }
 
 /// Asks each mode in turn.
@@ -47,7 +57,7 @@ pub struct Permit<'r> {
 
 impl Mode {
     /// The place where static rules and access reviews will answer; the latter wait for a network.
-    async fn decide(self, _attributes: Attributes<'_>) -> Decision {
+    async fn decide(&self, _attributes: Attributes<'_>) -> Decision {
         match self {
             Mode::AlwaysAllow => Decision::Allow,
             Mode::AlwaysDeny => Decision::NoOpinion("Everything is forbidden.".to_owned()),
@@ -80,34 +90,36 @@ impl Authorizer {
         let attributes = Attributes { user: who, request: &request };
         match self.decide(attributes).await {
             Ok(()) => Ok(Permit { user: who.user().clone(), request }),
-            Err(reason) => {
+            Err(No::Forbidden(reason)) => {
                 let status = Status::forbidden_to(&who.name, &request, &reason);
                 Err(Refusal::new(Blame::Client, status)
                     .because(format_args!("not allowed to {:?}: {reason}", who.name)))
             }
+            Err(No::Unknown(why)) => Err(Refusal::new(Blame::Gateway, could_not_be_asked(&request)).because(why)),
         }
     }
 
-    /// The chain; an error is the reason for the client.
-    async fn decide(&self, attributes: Attributes<'_>) -> Result<(), String> {
+    /// The chain, as upstream's union: an error counts only when nobody else allows or denies.
+    async fn decide(&self, attributes: Attributes<'_>) -> Result<(), No> {
         let privileged = attributes.user.groups.iter().any(|group| self.privileged_groups.contains(group));
         if privileged || self.always_allow_paths.allow(attributes.request) {
             return Ok(());
         }
-        let mut reasons = Vec::new();
+        let (mut reasons, mut errors) = (Vec::new(), Vec::new());
         for mode in &self.modes {
             match mode.decide(attributes).await {
                 Decision::Allow => return Ok(()),
-                Decision::Deny(reason) => {
-                    reasons.push(reason);
-                    break;
-                }
+                Decision::Deny(reason) => return Err(No::Forbidden(reason)),
                 Decision::NoOpinion(reason) => reasons.push(reason),
+                Decision::Error(why) => errors.push(why),
             }
+        }
+        if !errors.is_empty() {
+            return Err(No::Unknown(errors.join("; ")));
         }
         reasons.retain(|reason| !reason.is_empty());
         // Upstream's union joins with a newline.
-        Err(reasons.join("\n"))
+        Err(No::Forbidden(reasons.join("\n")))
     }
 }
 
@@ -121,6 +133,12 @@ impl<'r> Permit<'r> {
     pub fn request(&self) -> &RequestInfo<'r> {
         &self.request
     }
+}
+
+/// Upstream's filter says the same in plain text, and the error besides; ours stays in the log.
+fn could_not_be_asked(request: &RequestInfo<'_>) -> Status {
+    let path = crate::kubeapi::Quoted(request.path);
+    Status::internal_error(format_args!("it could not be found out whether {path} is allowed"))
 }
 
 fn cannot_impersonate(user: &User) -> Status {
