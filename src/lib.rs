@@ -30,6 +30,9 @@ pub mod tls;
 // Outbound: destination, names, direct connections, the pool.
 pub mod egress;
 
+// Our own calls to a kube-apiserver: kubeconfig, pooled client, when to try again.
+pub mod kubeclient;
+
 // Inbound: bind, accept, handshake, serve, limits.
 pub mod listen;
 

@@ -1,0 +1,196 @@
+//! One API server as one thread calls it.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
+use http::{HeaderValue, Method, Request};
+use http_body_util::{BodyExt, Limited};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{Answer, CallError, Kubeconfig, Patience};
+use crate::egress::{Endpoint, Pool, Resolver, SendError, Sent, Upstream};
+use crate::message::Body;
+use crate::process::{Follower, Problems};
+
+/// For name look-up, TCP and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest answer that is read.
+const LONGEST_ANSWER: usize = 4 << 20;
+/// How many connections may turn out closed before a call is on its way.
+const STALE: usize = 5;
+/// How often idle connections are looked through.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// Calls an API server over connections of its own, as its kubeconfig now says.
+pub struct Client {
+    pool: Pool,
+    path: PathBuf,
+    current: RefCell<Current>,
+}
+
+/// A kubeconfig in use.
+struct Current {
+    kubeconfig: Rc<Kubeconfig>,
+    endpoint: Rc<Endpoint>,
+}
+
+impl Client {
+    /// A client of what `kubeconfig`, which was read from `path`, names. It must run on a `LocalSet`.
+    pub fn new(path: PathBuf, kubeconfig: Kubeconfig, resolver: Resolver) -> Rc<Client> {
+        let pool = Pool::new(resolver);
+        let current = RefCell::new(Current::new(&pool, kubeconfig));
+        Rc::new(Client { pool, path, current })
+    }
+
+    /// One call, as patient as `patience` says, and the whole answer whatever its status. `tried` is told of each
+    /// attempt: the status, if there was an answer, and how long it took.
+    ///
+    /// # Errors
+    /// Why the last attempt got no answer.
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+        patience: Patience,
+        mut tried: impl FnMut(Option<u16>, Duration),
+    ) -> Result<Answer, CallError> {
+        let over = Instant::now() + patience.whole;
+        let mut number = 0;
+        loop {
+            let began = Instant::now();
+            let until = over.min(began + patience.attempt);
+            let attempt = self.attempt(method.clone(), path, body.clone());
+            let result = timeout_at(until, attempt).await.unwrap_or(Err(CallError::TimedOut(until - began)));
+            tried(result.as_ref().ok().map(|answer| answer.status), began.elapsed());
+            let again = match &result {
+                Ok(answer) => answer.is_worth_another(),
+                Err(error) => error.is_worth_another(),
+            };
+            number += 1;
+            let pause = patience.pause_before(number);
+            if !again || number >= patience.attempts || Instant::now() + pause >= over {
+                return result;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Opens an answer that goes on, a watch for one; its head must come within `wait`.
+    ///
+    /// # Errors
+    /// Why there is no head.
+    pub async fn open(&self, path: &str, wait: Duration) -> Result<Sent, CallError> {
+        let sent = timeout(wait, self.send(Method::GET, path, None)).await;
+        sent.unwrap_or(Err(CallError::TimedOut(wait)))
+    }
+
+    /// Follows the kubeconfig and every file it names until the process ends: a renewed certificate, a rotated
+    /// token, another server. What is wrong keeps what was good.
+    pub async fn follow(self: Rc<Self>) {
+        let mut told: Option<Problems> = None;
+        let mut round = tokio::time::interval(ROUND);
+        let mut files = self.files();
+        let mut follower = Follower::new(files.clone());
+        loop {
+            // At once, too: a file may have changed between its first reading and the line above.
+            match Kubeconfig::load(&self.path) {
+                Ok(kubeconfig) => {
+                    if told.take().is_some() {
+                        tracing::info!(file = %self.path.display(), "the kubeconfig is good again");
+                    }
+                    *self.current.borrow_mut() = Current::new(&self.pool, kubeconfig);
+                    let now = self.files();
+                    if now != files {
+                        files = now;
+                        follower = Follower::new(files.clone());
+                        continue;
+                    }
+                }
+                Err(problems) if told.as_ref() != Some(&problems) => {
+                    tracing::error!(%problems, "the kubeconfig changed and is not usable; the last good one stays");
+                    told = Some(problems);
+                }
+                Err(_) => {}
+            }
+            loop {
+                tokio::select! {
+                    () = follower.changed() => break,
+                    _ = round.tick() => self.pool.sweep(),
+                }
+            }
+        }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.current.borrow().kubeconfig.files.clone()
+    }
+
+    async fn attempt(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
+        let Sent { response, mut lease, .. } = self.send(method, path, body).await?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                CallError::Nonsense(format!("it is longer than {LONGEST_ANSWER} bytes"))
+            } else {
+                CallError::Broken(error.to_string())
+            }
+        })?;
+        lease.finished();
+        let asks_for_another = head.headers.contains_key(RETRY_AFTER);
+        Ok(Answer { status: head.status.as_u16(), body: body.to_bytes(), asks_for_another })
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Sent, CallError> {
+        let (kubeconfig, endpoint) = {
+            let current = self.current.borrow();
+            (current.kubeconfig.clone(), current.endpoint.clone())
+        };
+        let uri = format!("{}{path}", kubeconfig.prefix);
+        let uri = uri.parse().map_err(|error| CallError::Nonsense(format!("{uri} is no path: {error}")))?;
+        let make = || {
+            let mut request = Box::new(Request::new(body.clone().map_or(Body::Empty, Body::Full)));
+            *request.method_mut() = method.clone();
+            *request.uri_mut() = http::Uri::clone(&uri);
+            let headers = request.headers_mut();
+            headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+            headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
+            if body.is_some() {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            }
+            if let Some(authorization) = &kubeconfig.authorization {
+                headers.insert(AUTHORIZATION, authorization.clone());
+            }
+            request
+        };
+        let mut stale = 0;
+        loop {
+            match endpoint.send(make()).await {
+                Ok(sent) => return Ok(sent),
+                // A kept connection turned out to be closed; that says nothing about the server.
+                Err(SendError::NotSent { error, .. }) if error.reason == "ConnectionClosed" && stale < STALE => {
+                    stale += 1
+                }
+                Err(SendError::NotSent { error, .. }) => return Err(CallError::Unreachable(error.cause)),
+                Err(SendError::Refused(error)) => return Err(CallError::Broken(error.cause)),
+                Err(SendError::Nonsense(error)) => return Err(CallError::Nonsense(error.to_string())),
+                Err(SendError::Broken(error)) => return Err(CallError::Broken(error.to_string())),
+            }
+        }
+    }
+}
+
+impl Current {
+    fn new(pool: &Pool, kubeconfig: Kubeconfig) -> Current {
+        let endpoint = pool.endpoint(&Upstream {
+            destination: kubeconfig.destination.clone(),
+            tls: kubeconfig.tls.clone(),
+            connect_timeout: CONNECT_TIMEOUT,
+        });
+        Current { kubeconfig: Rc::new(kubeconfig), endpoint }
+    }
+}

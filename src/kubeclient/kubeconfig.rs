@@ -1,0 +1,487 @@
+//! A kubeconfig: which API server, whom to expect there, and who we are to it.
+//!
+//! Read as `k8s.io/client-go/tools/clientcmd` reads it: unknown fields say nothing, relative paths are relative
+//! to the file, data stands over a file, `tokenFile` over `token`. What we cannot do is an error that says so,
+//! instead of a request without credentials.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use http::{HeaderValue, Uri};
+use serde::Deserialize;
+
+use crate::egress::{BackendTls, Destination, Host};
+use crate::process::{Problem, Problems};
+use crate::tls::client::ClientSettings;
+use crate::tls::{Bundle, KeyPair};
+
+/// An API server and our credentials for it, checked and ready to use. Has no `Debug`: it holds a token.
+pub struct Kubeconfig {
+    pub(super) destination: Destination,
+    /// What stands before every path; empty, or `/prefix`.
+    pub(super) prefix: String,
+    pub(super) tls: Arc<BackendTls>,
+    /// Marked as sensitive.
+    pub(super) authorization: Option<HeaderValue>,
+    /// The file itself and every file it names.
+    pub(super) files: Vec<PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
+struct Written {
+    clusters: Option<Vec<NamedCluster>>,
+    users: Option<Vec<NamedUser>>,
+    contexts: Option<Vec<NamedContext>>,
+    current_context: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+struct NamedCluster {
+    name: String,
+    cluster: Option<Cluster>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+struct NamedUser {
+    name: String,
+    user: Option<User>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+struct NamedContext {
+    name: String,
+    context: Option<Context>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+struct Context {
+    cluster: String,
+    user: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
+struct Cluster {
+    server: String,
+    tls_server_name: String,
+    insecure_skip_tls_verify: bool,
+    certificate_authority: String,
+    certificate_authority_data: String,
+    proxy_url: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
+struct User {
+    client_certificate: String,
+    client_certificate_data: String,
+    client_key: String,
+    client_key_data: String,
+    token: String,
+    #[serde(rename = "tokenFile")]
+    token_file: String,
+    r#as: String,
+    username: String,
+    auth_provider: Option<serde_json::Value>,
+    exec: Option<serde_json::Value>,
+}
+
+impl Kubeconfig {
+    /// Reads the file's current context and every file that it names; all mistakes at once.
+    pub fn load(path: &Path) -> Result<Kubeconfig, Problems> {
+        let place = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Problem::new(&place, format_args!("cannot be read: {error}")))?;
+        // JSON is YAML, too.
+        let value: serde_json::Value = serde_saphyr::from_str(&text).map_err(|error| {
+            let at = error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+            // Not the parser's own words: they may quote the line, and the line may be a key.
+            Problem::new(&place, format_args!("not YAML{}", at.unwrap_or_default()))
+        })?;
+        // A file with comments only is empty, not wrong.
+        let value = if value.is_null() { serde_json::json!({}) } else { value };
+        let written: Written = serde_path_to_error::deserialize(&value).map_err(|error| {
+            let field = error.path().to_string();
+            Problem::field(&place, if field == "." { "" } else { &field }, "not what a kubeconfig has there")
+        })?;
+        let mut reading = Reading {
+            place,
+            folder: path.parent().unwrap_or(Path::new("")),
+            problems: Problems::default(),
+            files: vec![path.to_owned()],
+        };
+        let read = reading.current(&written);
+        let Reading { problems, files, .. } = reading;
+        let read = problems.or(read)?;
+        // Without a problem there is always something.
+        read.map(|read| Kubeconfig { files, ..read }).ok_or_else(Problems::default)
+    }
+
+    /// The API server, as `host:port`.
+    pub fn server(&self) -> &Destination {
+        &self.destination
+    }
+}
+
+struct Reading<'p> {
+    place: String,
+    folder: &'p Path,
+    problems: Problems,
+    files: Vec<PathBuf>,
+}
+
+impl Reading<'_> {
+    fn current(&mut self, written: &Written) -> Option<Kubeconfig> {
+        let name = written.current_context.as_deref().unwrap_or_default();
+        if name.is_empty() {
+            return self.wrong("current-context", "is not set; it must name one of the contexts");
+        }
+        let contexts = written.contexts.as_deref().unwrap_or_default();
+        let named = only(contexts.iter().enumerate().filter(|(_, context)| context.name == name));
+        let Some((number, context)) = named else {
+            return self.wrong("current-context", format_args!("there is no single context {name:?}"));
+        };
+        let field = format!("contexts[{number}].context");
+        let Some(context) = &context.context else { return self.wrong(&field, "is missing") };
+        let clusters = written.clusters.as_deref().unwrap_or_default();
+        let cluster = match only(clusters.iter().enumerate().filter(|(_, cluster)| cluster.name == context.cluster)) {
+            Some((number, NamedCluster { cluster: Some(cluster), .. })) => {
+                Some((format!("clusters[{number}].cluster"), cluster))
+            }
+            _ => self
+                .wrong(&format!("{field}.cluster"), format_args!("there is no single cluster {:?}", context.cluster)),
+        };
+        let users = written.users.as_deref().unwrap_or_default();
+        let nobody = User::default();
+        let user = match only(users.iter().enumerate().filter(|(_, user)| user.name == context.user)) {
+            Some((number, user)) => Some((format!("users[{number}].user"), user.user.as_ref().unwrap_or(&nobody))),
+            // As client-go: no user at all is nobody.
+            None if context.user.is_empty() => Some((String::new(), &nobody)),
+            None => self.wrong(&format!("{field}.user"), format_args!("there is no single user {:?}", context.user)),
+        };
+        let identity = user.as_ref().map(|(field, user)| (self.identity(field, user), self.token(field, user)));
+        let (field, cluster) = cluster?;
+        let server = self.server(&field, cluster);
+        let authorities = self.authorities(&field, cluster);
+        let ((destination, prefix), authorities, (identity, authorization)) = (server?, authorities?, identity?);
+        let name = if cluster.tls_server_name.is_empty() {
+            match &destination.host {
+                Host::Ip(ip) => ip.to_string(),
+                Host::Name(name) => name.clone(),
+            }
+        } else {
+            cluster.tls_server_name.clone()
+        };
+        let settings = ClientSettings {
+            authorities,
+            insecure_skip_verify: cluster.insecure_skip_tls_verify,
+            identity: identity?,
+            alpn: Vec::new(),
+        };
+        match BackendTls::new(&name, settings) {
+            Ok(tls) => {
+                let (tls, authorization) = (Arc::new(tls), authorization?);
+                Some(Kubeconfig { destination, prefix, tls, authorization, files: Vec::new() })
+            }
+            Err(problem) => self.wrong(&field, problem),
+        }
+    }
+
+    /// Where the API server is, and what stands before every path.
+    fn server(&mut self, field: &str, cluster: &Cluster) -> Option<(Destination, String)> {
+        if !cluster.proxy_url.is_empty() {
+            self.wrong::<()>(&format!("{field}.proxy-url"), "is not in this version yet");
+        }
+        let field = format!("{field}.server");
+        let uri: Uri = match cluster.server.parse() {
+            Ok(uri) => uri,
+            Err(_) => {
+                return self.wrong(&field, format_args!("{:?}: use a URL such as https://host:6443", cluster.server));
+            }
+        };
+        match uri.scheme_str() {
+            Some("https") => {}
+            Some("http") => return self.wrong(&field, "must be https: what it says decides who is let in"),
+            _ => return self.wrong(&field, format_args!("{:?}: use a URL such as https://host:6443", cluster.server)),
+        }
+        if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return self.wrong(&field, "must be a host, and perhaps a port and a path");
+        }
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
+        let destination = Destination { host, port: uri.port_u16().unwrap_or(443) };
+        Some((destination, uri.path().trim_end_matches('/').to_owned()))
+    }
+
+    /// Who vouches for the API server; none for the system's roots.
+    fn authorities(&mut self, field: &str, cluster: &Cluster) -> Option<Option<Bundle>> {
+        let name = format!("{field}.certificate-authority");
+        let given = self.content(&name, &cluster.certificate_authority, &cluster.certificate_authority_data)?;
+        if cluster.insecure_skip_tls_verify {
+            if given.is_some() {
+                // In the words of client-go, which refuses it, too.
+                let why = "specifying a root certificates file with the insecure flag is not allowed";
+                return self.wrong(&format!("{field}.insecure-skip-tls-verify"), why);
+            }
+            tracing::warn!(
+                file = self.place,
+                "insecure-skip-tls-verify: whoever can put themselves between us and this API server decides who is let in"
+            );
+        }
+        let Some((origin, pem)) = given else { return Some(None) };
+        self.problems.keep(Bundle::from_pem(&pem, origin)).map(Some)
+    }
+
+    /// Our certificate, if we have one.
+    fn identity(&mut self, field: &str, user: &User) -> Option<Option<Arc<KeyPair>>> {
+        for (name, given) in [
+            ("exec", user.exec.as_ref().is_some_and(|it| !it.is_null())),
+            ("auth-provider", user.auth_provider.as_ref().is_some_and(|it| !it.is_null())),
+            ("username", !user.username.is_empty()),
+            ("as", !user.r#as.is_empty()),
+        ] {
+            if given {
+                let why = "is not supported here; use a client certificate, token or tokenFile";
+                self.wrong::<()>(&format!("{field}.{name}"), why);
+            }
+        }
+        let certificate = format!("{field}.client-certificate");
+        let chain = self.content(&certificate, &user.client_certificate, &user.client_certificate_data);
+        let key = self.content(&format!("{field}.client-key"), &user.client_key, &user.client_key_data);
+        match (chain?, key?) {
+            (None, None) => Some(None),
+            (Some((chain_of, chain)), Some((key_of, key))) => {
+                let place = if chain_of == key_of { chain_of } else { format!("{chain_of} with {key_of}") };
+                self.problems.keep(KeyPair::from_pem(&chain, &key, &place)).map(|pair| Some(Arc::new(pair)))
+            }
+            (Some(_), None) => self.wrong(&format!("{field}.client-key"), "is missing; client-certificate needs it"),
+            (None, Some(_)) => self.wrong(&certificate, "is missing; client-key needs it"),
+        }
+    }
+
+    /// Our token, if we have one.
+    fn token(&mut self, field: &str, user: &User) -> Option<Option<HeaderValue>> {
+        let (name, token) = if user.token_file.is_empty() {
+            ("token", user.token.clone())
+        } else {
+            let path = self.path(&user.token_file);
+            match std::fs::read_to_string(&path) {
+                Ok(token) if !token.trim().is_empty() => ("tokenFile", token),
+                // client-go goes on with `token` until the file can be read.
+                _ if !user.token.is_empty() => ("token", user.token.clone()),
+                Ok(_) => return self.wrong(&format!("{field}.tokenFile"), format_args!("{} is empty", path.display())),
+                Err(error) => {
+                    let why = format!("{} cannot be read: {error}", path.display());
+                    return self.wrong(&format!("{field}.tokenFile"), why);
+                }
+            }
+        };
+        let token = token.trim();
+        if token.is_empty() {
+            return Some(None);
+        }
+        match HeaderValue::try_from(format!("Bearer {token}")) {
+            Ok(mut value) => {
+                value.set_sensitive(true);
+                Some(Some(value))
+            }
+            Err(_) => self.wrong(&format!("{field}.{name}"), "holds bytes that no token has"),
+        }
+    }
+
+    /// What stands in a field as base64 or in a file, and what to call it; none inside when neither is given.
+    fn content(&mut self, field: &str, file: &str, data: &str) -> Option<Option<(String, Vec<u8>)>> {
+        if !data.is_empty() {
+            let field = format!("{field}-data");
+            let data: String = data.split_ascii_whitespace().collect();
+            return match base64::engine::general_purpose::STANDARD.decode(data) {
+                Ok(content) => Some(Some((format!("{}: {field}", self.place), content))),
+                Err(_) => self.wrong(&field, "is not base64"),
+            };
+        }
+        if file.is_empty() {
+            return Some(None);
+        }
+        let path = self.path(file);
+        match std::fs::read(&path) {
+            Ok(content) => Some(Some((path.display().to_string(), content))),
+            Err(error) => self.wrong(field, format_args!("{} cannot be read: {error}", path.display())),
+        }
+    }
+
+    fn path(&mut self, named: &str) -> PathBuf {
+        let path = self.folder.join(named);
+        self.files.push(path.clone());
+        path
+    }
+
+    fn wrong<T>(&mut self, field: &str, why: impl std::fmt::Display) -> Option<T> {
+        self.problems.0.push(Problem::field(&self.place, field, why));
+        None
+    }
+}
+
+/// The one thing there is, if there is one only.
+fn only<T>(mut things: impl Iterator<Item = T>) -> Option<T> {
+    things.next().filter(|_| things.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::tls::{Authority, Request};
+
+    struct World {
+        folder: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> World {
+            let world = World { folder: tempfile::tempdir().unwrap() };
+            let authority = Authority::made("api");
+            let pair = authority.issue(&Request::client("narthex", &[]), SystemTime::now()).unwrap();
+            world.write("ca.crt", &authority.pem());
+            world.write("me.crt", &pair.certificate);
+            world.write("me.key", &pair.key);
+            world.write("token", "s3cret\n");
+            world
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.folder.path().join(name), text).unwrap();
+        }
+
+        fn data(&self, name: &str) -> String {
+            base64::engine::general_purpose::STANDARD.encode(std::fs::read(self.folder.path().join(name)).unwrap())
+        }
+
+        fn load(&self, cluster: &str, user: &str) -> Result<Kubeconfig, Vec<String>> {
+            self.write(
+                "kubeconfig",
+                &format!(
+                    "apiVersion: v1\nkind: Config\npreferences: {{}}\ncurrent-context: here\n\
+                     contexts: [{{name: here, context: {{cluster: c, user: u, namespace: x}}}}, {{name: there}}]\n\
+                     clusters:\n- name: other\n- {{name: c, cluster: {{{cluster}}}}}\n\
+                     users:\n- {{name: u, user: {{{user}}}}}\n"
+                ),
+            );
+            self.load_as_written()
+        }
+
+        fn load_as_written(&self) -> Result<Kubeconfig, Vec<String>> {
+            let folder = self.folder.path().display().to_string();
+            Kubeconfig::load(&self.folder.path().join("kubeconfig"))
+                .map_err(|problems| problems.0.iter().map(|it| it.to_string().replace(&folder, "DIR")).collect())
+        }
+    }
+
+    #[test]
+    fn files_and_data_name_the_same_and_relative_paths_are_the_file_s() {
+        let world = World::new();
+        let files = world
+            .load(
+                "server: 'https://10.0.0.1:6443/k8s/', certificate-authority: ca.crt, tls-server-name: api.example",
+                "client-certificate: me.crt, client-key: me.key, tokenFile: token, token: other",
+            )
+            .ok()
+            .unwrap();
+        let data = world
+            .load(
+                &format!(
+                    "server: 'https://10.0.0.1:6443', tls-server-name: api.example, certificate-authority: gone, \
+                     certificate-authority-data: {}",
+                    world.data("ca.crt")
+                ),
+                &format!(
+                    "client-certificate-data: {}, client-key-data: {}, token: s3cret",
+                    world.data("me.crt"),
+                    world.data("me.key")
+                ),
+            )
+            .ok()
+            .unwrap();
+        assert_eq!(files.server().to_string(), "10.0.0.1:6443");
+        assert_eq!((files.prefix.as_str(), data.prefix.as_str()), ("/k8s", ""));
+        assert!(files.tls == data.tls);
+        let authorization = files.authorization.clone().unwrap();
+        assert_eq!(Some(&authorization), data.authorization.as_ref());
+        assert_eq!((authorization.as_bytes(), authorization.is_sensitive()), (&b"Bearer s3cret"[..], true));
+        let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let followed: Vec<_> = files.files.iter().map(name).collect();
+        assert_eq!(followed, ["kubeconfig", "me.crt", "me.key", "token", "ca.crt"]);
+        let bare = world.load("server: 'https://[::1]', certificate-authority: ca.crt", "").ok().unwrap();
+        assert_eq!((bare.server().to_string(), bare.authorization), ("[::1]:443".to_owned(), None));
+    }
+
+    #[test]
+    fn all_mistakes_at_once_with_file_and_field() {
+        let world = World::new();
+        let problems = world
+            .load(
+                "server: 'http://api', certificate-authority-data: '%%', proxy-url: 'http://x'",
+                "client-certificate: gone.crt, client-key: me.key, tokenFile: nowhere, exec: {command: x}",
+            )
+            .err()
+            .unwrap();
+        assert_eq!(
+            problems,
+            [
+                "DIR/kubeconfig: users[0].user.exec: is not supported here; use a client certificate, token or tokenFile",
+                "DIR/kubeconfig: users[0].user.client-certificate: DIR/gone.crt cannot be read: No such file or directory \
+                 (os error 2)",
+                "DIR/kubeconfig: users[0].user.tokenFile: DIR/nowhere cannot be read: No such file or directory (os error 2)",
+                "DIR/kubeconfig: clusters[1].cluster.proxy-url: is not in this version yet",
+                "DIR/kubeconfig: clusters[1].cluster.server: must be https: what it says decides who is let in",
+                "DIR/kubeconfig: clusters[1].cluster.certificate-authority-data: is not base64",
+            ]
+        );
+    }
+
+    #[test]
+    fn single_mistakes() {
+        let world = World::new();
+        let good = "server: 'https://api', certificate-authority: ca.crt";
+        for (cluster, user, expected) in [
+            ("server: api", "", "clusters[1].cluster.server: \"api\": use a URL such as https://host:6443"),
+            ("server: ''", "", "clusters[1].cluster.server: \"\": use a URL"),
+            ("server: 'https://u:p@api'", "", "clusters[1].cluster.server: must be a host"),
+            (good, "client-key: me.key", "users[0].user.client-certificate: is missing; client-key needs it"),
+            (good, "client-certificate: me.crt", "users[0].user.client-key: is missing; client-certificate needs it"),
+            (good, "username: u, password: p", "users[0].user.username: is not supported here"),
+            (good, "token: \"a\\nb\"", "users[0].user.token: holds bytes that no token has"),
+            (good, "token: [1]", "users[0].user.token: not what a kubeconfig has there"),
+            ("server: 'https://api', certificate-authority: me.key", "", "DIR/me.key: holds a private key"),
+            (
+                "server: 'https://api', certificate-authority: ca.crt, insecure-skip-tls-verify: true",
+                "",
+                "insecure-skip-tls-verify: specifying a root certificates file with the insecure flag is not allowed",
+            ),
+        ] {
+            let problems = world.load(cluster, user).err().unwrap();
+            assert_eq!(problems.len(), 1, "{cluster} {user}: {problems:?}");
+            assert!(problems[0].contains(expected), "{expected}: {problems:?}");
+        }
+        for (text, expected) in [
+            ("", "current-context: is not set"),
+            ("clusters: null", "current-context: is not set"),
+            ("current-context: x", "current-context: there is no single context \"x\""),
+            ("current-context: x\ncontexts: [{name: x}]", "contexts[0].context: is missing"),
+            ("{", "not YAML at line"),
+            ("token: {secret: [", "not YAML at line"),
+        ] {
+            world.write("kubeconfig", text);
+            let problems = world.load_as_written().err().unwrap();
+            assert!(problems[0].contains(expected) && !problems[0].contains("secret"), "{text}: {problems:?}");
+        }
+        world.write("kubeconfig", "current-context: x\ncontexts: [{name: x, context: {cluster: a, user: b}}]");
+        assert_eq!(world.load_as_written().err().unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,15 @@
+//! Our own calls to a kube-apiserver: where it is and who we are to it (a kubeconfig, followed on disk), and
+//! calls over our own pool, with upstream's rule of when to try again.
+//!
+//! A [`Client`] belongs to one thread. Others reach it through a [`Remote`], which hands it work: so there is one
+//! set of connections to each control plane, whatever the number of workers.
+
+mod call;
+mod client;
+mod kubeconfig;
+mod remote;
+
+pub use call::{Answer, CallError, Patience};
+pub use client::Client;
+pub use kubeconfig::Kubeconfig;
+pub use remote::{Jobs, Remote};
