@@ -100,6 +100,34 @@ pub(super) static BACKEND_SECONDS: Bounds = seconds!(
     "60" = 60000 / 1,
 );
 
+/// `apiserver_delegated_authn_request_duration_seconds` and its sibling
+/// (k8s.io/apiserver/pkg/authentication/authenticatorfactory/metrics.go).
+pub(super) static REVIEW_SECONDS: Bounds = seconds!(
+    "0.25" = 250 / 1,
+    "0.5" = 500 / 1,
+    "0.7" = 700 / 1,
+    "1" = 1000 / 1,
+    "1.5" = 1500 / 1,
+    "3" = 3000 / 1,
+    "5" = 5000 / 1,
+    "10" = 10000 / 1,
+);
+
+/// `authentication_token_cache_request_duration_seconds`, which has Prometheus' default buckets.
+pub(super) static TOKEN_SECONDS: Bounds = seconds!(
+    "0.005" = 5 / 1,
+    "0.01" = 10 / 1,
+    "0.025" = 25 / 1,
+    "0.05" = 50 / 1,
+    "0.1" = 100 / 1,
+    "0.25" = 250 / 1,
+    "0.5" = 500 / 1,
+    "1" = 1000 / 1,
+    "2.5" = 2500 / 1,
+    "5" = 5000 / 1,
+    "10" = 10000 / 1,
+);
+
 /// A histogram with fixed bounds; the last bucket is what lies above all of them.
 pub(super) struct Histogram {
     bounds: &'static Bounds,
@@ -204,7 +232,7 @@ mod tests {
 
     #[test]
     fn printed_bounds_are_the_counted_ones() {
-        for bounds in [&REQUEST_SECONDS, &RESPONSE_BYTES, &BACKEND_SECONDS] {
+        for bounds in [&REQUEST_SECONDS, &RESPONSE_BYTES, &BACKEND_SECONDS, &REVIEW_SECONDS, &TOKEN_SECONDS] {
             assert_eq!(bounds.upper.len(), bounds.printed.len());
             for (upper, printed) in bounds.upper.iter().zip(bounds.printed) {
                 let printed: f64 = printed.parse().unwrap();

@@ -8,6 +8,7 @@ mod cell;
 mod labels;
 mod procfs;
 mod render;
+mod reviews;
 mod sums;
 mod text;
 mod worker;
@@ -22,6 +23,7 @@ pub use backend::{ConnectionCount, Endpoint, Service};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, Known, Protocol, RequestLabels, Retry, Scope, Verb,
 };
+pub use reviews::{DecisionCache, Lookup, Review, Reviews};
 pub use text::Format;
 pub(in crate::observe) use worker::Ended;
 pub use worker::{Series, WorkerMetrics};
@@ -42,6 +44,7 @@ pub struct Metrics {
     circuit: Family<1>,
     certificate_expiry: Family<1>,
     registry_errors: Family<1>,
+    reviews: Reviews,
 }
 
 /// The state of an APIService's circuit; the number is the metric's value.
@@ -79,6 +82,7 @@ impl Metrics {
             circuit: Family::default(),
             certificate_expiry: Family::default(),
             registry_errors: Family::default(),
+            reviews: Reviews::default(),
         })
     }
 
@@ -89,6 +93,11 @@ impl Metrics {
     /// The text of all metrics, as they are now.
     pub fn render(&self, format: Format) -> String {
         render::render(self, format)
+    }
+
+    /// What is counted of questions to a control plane.
+    pub fn reviews(&self) -> &Reviews {
+        &self.reviews
     }
 
     /// A client's TLS handshake failed.

@@ -34,6 +34,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     for (result, count) in Authentication::ALL.iter().zip(sums.attempts).filter(|(_, count)| *count > 0) {
         text.sample(&[("result", result.as_str())], count);
     }
+    metrics.reviews.token_cache(&mut text);
     text.family(
         "narthex_access_records_dropped_total",
         Kind::Counter,
@@ -55,6 +56,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         ["apiservice"],
         &metrics.circuit,
     );
+    metrics.reviews.decision_cache(&mut text);
     family(
         &mut text,
         ("narthex_endpoint_ejected", "1 while an endpoint takes no requests because it failed."),
@@ -120,6 +122,7 @@ impl Sums {
         for (kind, count) in ["readOnly", "mutating"].into_iter().zip(self.in_flight) {
             text.sample(&[("request_kind", kind)], count);
         }
+        metrics.reviews.delegated(text);
         counter(
             text,
             "apiserver_kube_aggregator_x509_missing_san_total",
@@ -247,7 +250,9 @@ mod tests {
 
     use http::Method;
 
-    use super::super::{Circuit, DryRun, Ended, Known, RequestLabels, Scope, Verb, WorkerMetrics};
+    use super::super::{
+        Circuit, DecisionCache, DryRun, Ended, Known, Lookup, RequestLabels, Review, Scope, Verb, WorkerMetrics,
+    };
     use super::*;
 
     fn request(worker: &WorkerMetrics, verb: Verb, dry_run: DryRun, ended: &Ended) {
@@ -304,6 +309,10 @@ mod tests {
         metrics.registry_errors("mended.yaml", 0);
         metrics.discovery_aggregated();
         metrics.tls_handshake_failed();
+        metrics.reviews().looked_up(DecisionCache::Access, Lookup::Hit);
+        metrics.reviews().asked(Review::Access, Some(201), Duration::from_millis(1));
+        metrics.reviews().token_is_fetched();
+        metrics.reviews().token_fetched(false);
         (metrics, workers, kept)
     }
 
