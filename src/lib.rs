@@ -33,6 +33,9 @@ pub mod egress;
 // Our own calls to a kube-apiserver: kubeconfig, pooled client, when to try again.
 pub mod kubeclient;
 
+// Decisions that somebody else makes for us: kept for a while, asked for once at a time.
+pub mod review;
+
 // Inbound: bind, accept, handshake, serve, limits.
 pub mod listen;
 

@@ -1,0 +1,352 @@
+//! A bounded table of decisions that any thread reads without a lock.
+//!
+//! A decision has its place in one of many small sets, so that reading is a look at a few words of memory, and
+//! making room a choice among a few. The choice is fair: in a full set, whoever holds the most of it gives way
+//! first, so that one user with a thousand questions pushes out nobody's but their own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+
+use super::Key;
+use crate::observe::metrics::{self, Metrics};
+
+/// Places in one set.
+const WAYS: usize = 8;
+/// What an entry takes besides its value: its own fields, its allocation, its place in the table.
+const OVERHEAD: usize = 160;
+
+/// How much may be kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Decisions; rounded up to a power of two.
+    pub entries: usize,
+    /// Bytes of all that is kept.
+    pub bytes: usize,
+}
+
+/// One decision to keep.
+pub struct Kept<'t, V> {
+    /// What was decided.
+    pub value: V,
+    /// Whose question it was: decisions of one owner give way to each other first.
+    pub owner: &'t str,
+    /// Bytes that `value` takes.
+    pub bytes: usize,
+    /// Until when it is good.
+    pub fresh_until: Instant,
+    /// Until when it may be used if nobody can be asked; not before `fresh_until`.
+    pub stale_until: Instant,
+}
+
+/// Decisions of one kind.
+pub struct DecisionCache<V> {
+    slots: Box<[Slot<V>]>,
+    limits: Limits,
+    began: Instant,
+    writing: Mutex<Writing>,
+    name: metrics::DecisionCache,
+    metrics: Arc<Metrics>,
+}
+
+struct Slot<V> {
+    /// 0 for nothing.
+    tag: AtomicU64,
+    entry: ArcSwapOption<Entry<V>>,
+}
+
+struct Entry<V> {
+    key: Key,
+    value: V,
+    owner: u64,
+    bytes: usize,
+    fresh_until: Instant,
+    stale_until: Instant,
+    /// Seconds from the table's beginning to the last use.
+    used: AtomicU32,
+}
+
+/// What only the writer knows.
+struct Writing {
+    entries: usize,
+    bytes: usize,
+    /// The set that next makes room when all together is too much.
+    hand: usize,
+    hasher: std::hash::RandomState,
+}
+
+impl<V: Clone + PartialEq> DecisionCache<V> {
+    /// An empty table.
+    pub fn new(name: metrics::DecisionCache, limits: Limits, metrics: Arc<Metrics>) -> DecisionCache<V> {
+        let places = limits.entries.max(WAYS).next_power_of_two();
+        let slot = || Slot { tag: AtomicU64::new(0), entry: ArcSwapOption::empty() };
+        let writing = Writing { entries: 0, bytes: 0, hand: 0, hasher: std::hash::RandomState::new() };
+        DecisionCache {
+            slots: std::iter::repeat_with(slot).take(places).collect(),
+            limits,
+            began: Instant::now(),
+            writing: Mutex::new(writing),
+            name,
+            metrics,
+        }
+    }
+
+    /// The decision, if there is one that is good `now`.
+    pub fn fresh(&self, key: &Key, now: Instant) -> Option<V> {
+        self.find(key, |entry| {
+            let good = now < entry.fresh_until;
+            if good {
+                let used = self.seconds(now);
+                // Not for every use: threads that read the same entry would fight over it.
+                if entry.used.load(Ordering::Relaxed) != used {
+                    entry.used.store(used, Ordering::Relaxed);
+                }
+            }
+            good.then(|| entry.value.clone())
+        })
+    }
+
+    /// The decision, good or past its time, if it may still be used.
+    pub fn stale(&self, key: &Key, now: Instant) -> Option<V> {
+        self.find(key, |entry| (now < entry.stale_until).then(|| entry.value.clone()))
+    }
+
+    /// Keeps a decision, and returns the one that is kept: an equal one from before stays the same value.
+    pub fn keep(&self, key: Key, kept: Kept<'_, V>, now: Instant) -> V {
+        let mut writing = self.writing.lock();
+        let before = self.set(&key).position(|slot| slot.entry.load().as_ref().is_some_and(|entry| entry.key == key));
+        let mut value = kept.value;
+        if let Some(way) = before {
+            let slot = &self.slots[self.first(&key) + way];
+            if let Some(entry) = &*slot.entry.load()
+                && entry.value == value
+            {
+                value = entry.value.clone();
+            }
+            self.empty(slot, &mut writing);
+        }
+        let bytes = kept.bytes + OVERHEAD;
+        if bytes > self.limits.bytes {
+            self.tell(&writing);
+            return value;
+        }
+        while writing.bytes + bytes > self.limits.bytes {
+            let set = writing.hand * WAYS % self.slots.len();
+            writing.hand = writing.hand.wrapping_add(1);
+            self.make_room(set, now, &mut writing);
+        }
+        let free = self.set(&key).position(|slot| slot.entry.load().is_none());
+        let way = free.unwrap_or_else(|| self.make_room(self.first(&key), now, &mut writing).unwrap_or(0));
+        let slot = &self.slots[self.first(&key) + way];
+        let owner = std::hash::BuildHasher::hash_one(&writing.hasher, kept.owner);
+        slot.entry.store(Some(Arc::new(Entry {
+            key,
+            value: value.clone(),
+            owner,
+            bytes,
+            fresh_until: kept.fresh_until,
+            stale_until: kept.stale_until,
+            used: AtomicU32::new(self.seconds(now)),
+        })));
+        slot.tag.store(key.tag(), Ordering::Release);
+        writing.entries += 1;
+        writing.bytes += bytes;
+        self.tell(&writing);
+        value
+    }
+
+    /// Lets go of what cannot be used any more. Call it now and then.
+    pub fn sweep(&self, now: Instant) {
+        let mut writing = self.writing.lock();
+        for slot in &self.slots {
+            if slot.entry.load().as_ref().is_some_and(|entry| entry.stale_until <= now) {
+                self.empty(slot, &mut writing);
+            }
+        }
+        self.tell(&writing);
+    }
+
+    /// How many decisions are kept, and how many bytes they take.
+    pub fn size(&self) -> (usize, usize) {
+        let writing = self.writing.lock();
+        (writing.entries, writing.bytes)
+    }
+
+    fn find(&self, key: &Key, take: impl FnOnce(&Entry<V>) -> Option<V>) -> Option<V> {
+        let tag = key.tag();
+        for slot in self.set(key) {
+            if slot.tag.load(Ordering::Acquire) == tag
+                && let Some(entry) = &*slot.entry.load()
+                && entry.key == *key
+            {
+                return take(entry);
+            }
+        }
+        None
+    }
+
+    /// Empties a place in the set that begins at `first`, and says which; none if all were empty.
+    fn make_room(&self, first: usize, now: Instant, writing: &mut Writing) -> Option<usize> {
+        let entries: Vec<(usize, Arc<Entry<V>>)> =
+            (0..WAYS).filter_map(|way| Some((way, self.slots[first + way].entry.load_full()?))).collect();
+        let held = |owner: u64| entries.iter().filter(|(_, entry)| entry.owner == owner).count();
+        let (way, entry) = entries.iter().max_by_key(|(_, entry)| {
+            let useless = entry.stale_until <= now;
+            (useless, held(entry.owner), std::cmp::Reverse(entry.used.load(Ordering::Relaxed)))
+        })?;
+        if now < entry.fresh_until {
+            self.metrics.reviews().evicted(self.name);
+        }
+        self.empty(&self.slots[first + way], writing);
+        Some(*way)
+    }
+
+    fn empty(&self, slot: &Slot<V>, writing: &mut Writing) {
+        slot.tag.store(0, Ordering::Release);
+        if let Some(entry) = slot.entry.swap(None) {
+            writing.entries -= 1;
+            writing.bytes -= entry.bytes;
+        }
+    }
+
+    fn set(&self, key: &Key) -> std::slice::Iter<'_, Slot<V>> {
+        let first = self.first(key);
+        self.slots[first..first + WAYS].iter()
+    }
+
+    fn first(&self, key: &Key) -> usize {
+        // A power of two of places, of which each set has WAYS.
+        key.place() % (self.slots.len() / WAYS) * WAYS
+    }
+
+    fn seconds(&self, now: Instant) -> u32 {
+        u32::try_from(now.saturating_duration_since(self.began).as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn tell(&self, writing: &Writing) {
+        self.metrics.reviews().holds(self.name, writing.entries, writing.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::review::Secret;
+
+    struct World {
+        cache: DecisionCache<Arc<str>>,
+        secret: Secret,
+        now: Instant,
+    }
+
+    impl World {
+        fn new(entries: usize, bytes: usize) -> World {
+            let limits = Limits { entries, bytes };
+            let cache = DecisionCache::new(metrics::DecisionCache::Access, limits, Metrics::new());
+            World { cache, secret: Secret::new().unwrap(), now: Instant::now() }
+        }
+
+        fn key(&self, question: &str) -> Key {
+            self.secret.key(|digest| digest.text(question))
+        }
+
+        fn keep(&self, owner: &str, question: &str, bytes: usize) -> Arc<str> {
+            let kept =
+                Kept { value: "yes".into(), owner, bytes, fresh_until: self.after(10), stale_until: self.after(30) };
+            self.cache.keep(self.key(question), kept, self.now)
+        }
+
+        fn after(&self, seconds: u64) -> Instant {
+            self.now + Duration::from_secs(seconds)
+        }
+
+        fn knows(&self, question: &str) -> bool {
+            self.cache.fresh(&self.key(question), self.now).is_some()
+        }
+    }
+
+    #[test]
+    fn a_decision_is_fresh_then_stale_then_gone() {
+        let world = World::new(64, 1 << 20);
+        let kept = world.keep("jane", "a", 3);
+        let key = world.key("a");
+        let fresh = |seconds| world.cache.fresh(&key, world.after(seconds)).is_some();
+        let stale = |seconds| world.cache.stale(&key, world.after(seconds)).is_some();
+        assert_eq!((fresh(9), fresh(10), stale(29), stale(30)), (true, false, true, false));
+        assert!(!world.knows("b"));
+        // The same decision again is the same value: what hangs on its address stays.
+        assert!(Arc::ptr_eq(&kept, &world.keep("jane", "a", 3)));
+        assert_eq!(world.cache.size(), (1, 3 + OVERHEAD));
+        world.cache.sweep(world.after(29));
+        assert_eq!(world.cache.size().0, 1);
+        world.cache.sweep(world.after(30));
+        assert_eq!(world.cache.size(), (0, 0));
+    }
+
+    #[test]
+    fn one_owner_pushes_out_nobody_else() {
+        let world = World::new(1024, 1 << 20);
+        let others: Vec<String> = (0..100).map(|number| format!("user-{number}")).collect();
+        others.iter().for_each(|other| drop(world.keep(other, other, 3)));
+        for number in 0..20_000 {
+            world.keep("mallory", &format!("m{number}"), 3);
+        }
+        let left = others.iter().filter(|other| world.knows(other)).count();
+        // A set that is full of others alone has to choose among them; with 100 in 128 sets that does not happen.
+        assert_eq!(left, 100);
+        assert_eq!(world.cache.size().0, 1024);
+    }
+
+    #[test]
+    fn the_longest_unused_of_an_owner_goes_first() {
+        let mut world = World::new(WAYS, 1 << 20);
+        let names: Vec<String> = (0..WAYS).map(|number| format!("q{number}")).collect();
+        for name in &names {
+            world.keep("jane", name, 3);
+            world.now += Duration::from_secs(1);
+        }
+        assert!(world.knows("q0"));
+        world.keep("jane", "another", 3);
+        assert!(world.knows("q0") && !world.knows("q1") && world.knows("another"));
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_what_is_too_big_is_not_kept() {
+        let world = World::new(4096, 100_000);
+        for number in 0..2_000 {
+            world.keep(&format!("user-{number}"), &format!("q{number}"), 1_000);
+            let (entries, bytes) = world.cache.size();
+            assert!(bytes <= 100_000 && entries * (1_000 + OVERHEAD) == bytes, "{entries} {bytes}");
+        }
+        assert!(world.knows("q1999"));
+        assert_eq!(&*world.keep("jane", "big", 100_000), "yes");
+        assert!(!world.knows("big"));
+    }
+
+    #[test]
+    fn threads_read_while_one_writes() {
+        let world = World::new(256, 1 << 20);
+        std::thread::scope(|scope| {
+            for reader in 0..2 {
+                let world = &world;
+                scope.spawn(move || {
+                    for number in 0..20_000 {
+                        let question = format!("q{}", (number * 7 + reader) % 500);
+                        if let Some(value) = world.cache.fresh(&world.key(&question), world.now) {
+                            assert_eq!(&*value, "yes");
+                        }
+                    }
+                });
+            }
+            for number in 0..5_000 {
+                world.keep("jane", &format!("q{}", number % 500), 3);
+            }
+        });
+        assert!(world.cache.size().0 <= 256);
+    }
+}
