@@ -10,7 +10,8 @@ use rustls_pki_types::UnixTime;
 use super::bearer::{self, Bearer};
 use super::identity_headers::Found;
 use super::{
-    ANONYMOUS, AUTHENTICATED, IdentityHeaders, Peer, RequestHeaders, Tokens, UNAUTHENTICATED, speakable, websocket,
+    ANONYMOUS, AUTHENTICATED, IdentityHeaders, Peer, RequestHeaders, TokenReviews, Tokens, UNAUTHENTICATED, speakable,
+    websocket,
 };
 use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal, upgrade_protocol};
@@ -26,6 +27,8 @@ pub struct Settings {
     pub request_headers: RequestHeaders,
     /// `--token-auth-file`; followed.
     pub tokens: Option<Published<Tokens>>,
+    /// `--authentication-kubeconfig`: asked about tokens that nobody here knows.
+    pub token_reviews: Option<Arc<TokenReviews>>,
     /// `--anonymous-auth`.
     pub anonymous: bool,
 }
@@ -213,15 +216,28 @@ impl Authenticator {
         token: &str,
         attempt: &mut Attempt,
     ) -> Option<Arc<User>> {
-        let Some(tokens) = &self.settings.tokens else {
-            attempt.error(authenticator, "no token is accepted here (--token-auth-file is not given)");
+        let Settings { tokens, token_reviews, .. } = &self.settings;
+        if tokens.is_none() && token_reviews.is_none() {
+            attempt.error(
+                authenticator,
+                "no token is accepted here (neither --token-auth-file nor --authentication-kubeconfig is given)",
+            );
             return None;
-        };
-        let user = peer.holder(&tokens.load(), token);
-        if user.is_none() {
-            attempt.error(authenticator, "invalid bearer token");
         }
-        user
+        if let Some(tokens) = tokens
+            && let Some(user) = peer.holder(&tokens.load(), token)
+        {
+            return Some(user);
+        }
+        match token_reviews {
+            None => attempt.error(authenticator, "invalid bearer token"),
+            Some(reviews) => match reviews.holder(token).await {
+                Ok(Some(user)) => return Some(user),
+                Ok(None) => attempt.error(authenticator, "invalid bearer token"),
+                Err(why) => attempt.error(authenticator, why),
+            },
+        }
+        None
     }
 
     fn take_away(&self, headers: &mut HeaderMap, found: Found) {

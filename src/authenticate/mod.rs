@@ -8,8 +8,8 @@
 //! Whatever comes out, the credentials and every front-proxy header are gone from the request
 //! afterwards, in any spelling.
 //!
-//! A token review or a JWT authenticator will stand beside [`Tokens`], behind the same two places that
-//! find a token in a request.
+//! Tokens are judged by [`Tokens`] and by [`TokenReviews`], behind the same two places that find a token in a
+//! request.
 
 mod authenticator;
 mod bearer;
@@ -20,6 +20,7 @@ mod peer;
 mod pitfalls;
 mod request_header;
 mod speakable;
+mod token_review;
 mod tokens;
 mod websocket;
 
@@ -27,6 +28,7 @@ pub use authenticator::{Authenticated, Authenticator, Settings, Unauthenticated}
 pub use identity_headers::IdentityHeaders;
 pub use peer::Peer;
 pub use request_header::{RequestHeaderNames, RequestHeaders};
+pub use token_review::{TokenReviewSettings, TokenReviews};
 pub use tokens::{OnFailure, TokenFile, Tokens};
 
 /// What fuzz targets need to see of our parsers.

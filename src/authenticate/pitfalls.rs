@@ -90,6 +90,7 @@ fn world(change: impl FnOnce(&mut Settings)) -> World {
             allowed_names: vec!["front-proxy-client".to_owned()],
         },
         tokens: Some(Published::fixed(Tokens::parse("s3cret,tina,7,\"devs\"\n", "tokens").unwrap())),
+        token_reviews: None,
         anonymous: false,
     };
     change(&mut settings);

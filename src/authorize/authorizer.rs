@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AlwaysAllowPaths, Attributes};
+use super::{AccessReviews, AlwaysAllowPaths, Attributes};
 use crate::authenticate::Authenticated;
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
@@ -14,6 +14,8 @@ pub enum Mode {
     AlwaysAllow,
     /// Nobody may anything.
     AlwaysDeny,
+    /// A kube-apiserver is asked (`Webhook`).
+    Webhook(Arc<AccessReviews>),
 }
 
 /// What one authoriser says.
@@ -56,11 +58,12 @@ pub struct Permit<'r> {
 }
 
 impl Mode {
-    /// The place where static rules and access reviews will answer; the latter wait for a network.
-    async fn decide(&self, _attributes: Attributes<'_>) -> Decision {
+    /// An access review may wait for a network; what is remembered of it does not.
+    async fn decide(&self, attributes: Attributes<'_>) -> Decision {
         match self {
             Mode::AlwaysAllow => Decision::Allow,
             Mode::AlwaysDeny => Decision::NoOpinion("Everything is forbidden.".to_owned()),
+            Mode::Webhook(reviews) => reviews.decide(attributes).await,
         }
     }
 }

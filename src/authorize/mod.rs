@@ -1,13 +1,16 @@
 //! May they.
 //!
 //! A chain of authorisers in upstream's order: privileged groups, paths that are always allowed, then
-//! the modes as given. The first that has an opinion decides; without one the answer is no. Static rules
-//! and access reviews will be further [`Mode`]s, asked at the one place in `authorizer.rs`.
+//! the modes as given. The first that has an opinion decides; without one the answer is no. Each [`Mode`] is
+//! asked at the one place in `authorizer.rs`.
 
+mod access_review;
 mod always_allow_paths;
 mod attributes;
 mod authorizer;
+mod webhook;
 
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
 pub use authorizer::{Authorizer, Decision, Mode, Permit};
+pub use webhook::{AccessReviewSettings, AccessReviews};

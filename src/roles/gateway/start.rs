@@ -107,6 +107,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             trust: serving_readers.trust.clone(),
             request_headers,
             tokens,
+            token_reviews: None,
             anonymous: config.who.anonymous,
         }),
         authorizer: settings::authorizer(config),

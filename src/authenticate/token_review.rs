@@ -1,0 +1,356 @@
+//! Tokens that a kube-apiserver judges: `TokenReview`, and what is remembered of its answers.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use bytes::Bytes;
+use http::Method;
+use serde::{Deserialize, Serialize};
+
+use super::{ANONYMOUS, AUTHENTICATED, authenticator, speakable};
+use crate::kubeapi::User;
+use crate::kubeclient::{Client, Patience, Remote};
+use crate::observe::metrics::{self, Lookup, Metrics, Review};
+use crate::process::Problem;
+use crate::review::{DecisionCache, Flights, Kept, Key, Landing, Limits, Secret};
+
+const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+/// Holders that are remembered: twice what upstream says its largest clusters need.
+const HOLDERS: Limits = Limits { entries: 32_768, bytes: 32 << 20 };
+/// Tokens of nobody that are remembered, apart, so that no flood of them pushes out a holder.
+const NOBODIES: Limits = Limits { entries: 8_192, bytes: 2 << 20 };
+
+/// Asks a kube-apiserver who holds a token (`k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`), and
+/// remembers what it said for a while. Tokens themselves are not kept; no `Debug`, on purpose.
+pub struct TokenReviews {
+    remote: Remote,
+    settings: TokenReviewSettings,
+    secret: Secret,
+    holders: DecisionCache<Arc<User>>,
+    nobodies: DecisionCache<()>,
+    flights: Arc<Flights<Option<Arc<User>>>>,
+    metrics: Arc<Metrics>,
+}
+
+/// How tokens are reviewed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenReviewSettings {
+    /// `--api-audiences`: whom tokens must be for; empty to leave that to the API server.
+    pub audiences: Vec<String>,
+    /// `--authentication-token-webhook-cache-ttl`: how long an answer is believed.
+    pub cache_ttl: Duration,
+}
+
+/// What is sent; the fields in upstream's order.
+#[derive(Serialize)]
+struct Question<'q> {
+    kind: &'static str,
+    #[serde(rename = "apiVersion")]
+    api_version: &'static str,
+    metadata: Empty,
+    spec: Spec<'q>,
+    status: EmptyStatus,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+#[derive(Serialize)]
+struct EmptyStatus {
+    user: Empty,
+}
+
+#[derive(Serialize)]
+struct Spec<'q> {
+    token: &'q str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    audiences: &'q [String],
+}
+
+/// What comes back, as far as it matters.
+#[derive(Deserialize)]
+struct Reviewed {
+    kind: String,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    authenticated: bool,
+    user: Holder,
+    audiences: Option<Vec<String>>,
+    error: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Holder {
+    username: String,
+    uid: String,
+    groups: Option<Vec<String>>,
+    extra: Option<BTreeMap<String, Option<Vec<String>>>>,
+}
+
+impl TokenReviews {
+    /// Asks through `remote`, whose client speaks to the kube-apiserver.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn new(remote: Remote, settings: TokenReviewSettings, metrics: &Arc<Metrics>) -> Result<Arc<Self>, Problem> {
+        let cache = |name, limits| (name, limits, metrics.clone());
+        let (name, limits, counting) = cache(metrics::DecisionCache::Token, HOLDERS);
+        let holders = DecisionCache::new(name, limits, counting);
+        let (name, limits, counting) = cache(metrics::DecisionCache::UnknownToken, NOBODIES);
+        let nobodies = DecisionCache::new(name, limits, counting);
+        Ok(Arc::new(TokenReviews {
+            remote,
+            settings,
+            secret: Secret::new()?,
+            holders,
+            nobodies,
+            flights: Arc::default(),
+            metrics: metrics.clone(),
+        }))
+    }
+
+    /// Who holds `token`; nobody if it is not good. Does not wait for what is remembered.
+    ///
+    /// # Errors
+    /// When the API server could not say; the text is for the log.
+    pub(super) async fn holder(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, Arc<str>> {
+        let key = self.secret.key(|digest| {
+            digest.text(token);
+            digest.texts(self.settings.audiences.iter().map(String::as_str));
+        });
+        match self.remembered(&key, Instant::now()) {
+            Some(holder) => {
+                let cache = [metrics::DecisionCache::UnknownToken, metrics::DecisionCache::Token];
+                self.metrics.reviews().looked_up(cache[usize::from(holder.is_some())], Lookup::Hit);
+                Ok(holder)
+            }
+            // Boxed, so that the requests that need not ask do not carry the room for it.
+            None => Box::pin(self.ask(key, token)).await,
+        }
+    }
+
+    /// Lets go of what is past its time. Call it now and then.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        self.holders.sweep(now);
+        self.nobodies.sweep(now);
+    }
+
+    fn remembered(&self, key: &Key, now: Instant) -> Option<Option<Arc<User>>> {
+        let holder = self.holders.fresh(key, now).map(Some);
+        holder.or_else(|| self.nobodies.fresh(key, now).map(|()| None))
+    }
+
+    async fn ask(self: &Arc<Self>, key: Key, token: &str) -> Result<Option<Arc<User>>, Arc<str>> {
+        self.metrics.reviews().looked_up(metrics::DecisionCache::Token, Lookup::Miss);
+        let _awaited = self.metrics.reviews().token_is_awaited();
+        let answer = self.flights.join(
+            key,
+            || self.remembered(&key, Instant::now()),
+            |landing| {
+                let (reviews, token) = (self.clone(), token.to_owned());
+                self.remote.run(move |client: Rc<Client>| async move {
+                    reviews.review(&client, key, &token, landing).await;
+                });
+            },
+        );
+        // The review has a bound of its own; this one holds also when its thread does not get to it.
+        let whole = Patience::default().whole;
+        tokio::time::timeout(whole, answer).await.unwrap_or_else(|_| Err(format!("no answer within {whole:?}").into()))
+    }
+
+    /// On the client's thread; goes on whatever becomes of who asked.
+    async fn review(&self, client: &Client, key: Key, token: &str, landing: Landing<Option<Arc<User>>>) {
+        let counting = self.metrics.reviews();
+        counting.token_is_fetched();
+        let body = question(token, &self.settings.audiences);
+        let tried = |status, took| counting.asked(Review::Token, status, took);
+        let answer = client.call(Method::POST, PATH, Some(body), Patience::default(), tried).await;
+        let outcome = match answer {
+            Ok(answer) if answer.is_success() => judge(&answer.body, &self.settings.audiences),
+            Ok(answer) => Err(answer.describe()),
+            Err(error) => Err(error.to_string()),
+        };
+        counting.token_fetched(outcome.is_ok());
+        let outcome = outcome.map(|user| user.map(Arc::new));
+        landing.land(outcome.map(|user| self.remember(key, token, user)).map_err(Arc::from));
+    }
+
+    /// Errors are never remembered: what could not be found out, or what the API server said was wrong about
+    /// the token, may be another thing a moment later.
+    fn remember(&self, key: Key, token: &str, user: Option<Arc<User>>) -> Option<Arc<User>> {
+        let now = Instant::now();
+        let good_for = match (&user, expiry(token)) {
+            // A token that ends before the answer is forgotten takes the answer with it.
+            (Some(_), Some(expiry)) => {
+                let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
+                self.settings.cache_ttl.min(left)
+            }
+            _ => self.settings.cache_ttl,
+        };
+        if good_for.is_zero() {
+            return user;
+        }
+        let fresh_until = now + good_for;
+        match user {
+            Some(user) => {
+                let (bytes, owner) = (size_of_user(&user), user.name.clone());
+                let kept = Kept { value: user, owner: &owner, bytes, fresh_until, stale_until: fresh_until };
+                Some(self.holders.keep(key, kept, now))
+            }
+            None => {
+                let kept = Kept { value: (), owner: "", bytes: 0, fresh_until, stale_until: fresh_until };
+                self.nobodies.keep(key, kept, now);
+                None
+            }
+        }
+    }
+}
+
+fn question(token: &str, audiences: &[String]) -> Bytes {
+    let question = Question {
+        kind: "TokenReview",
+        api_version: "authentication.k8s.io/v1",
+        metadata: Empty {},
+        spec: Spec { token, audiences },
+        status: EmptyStatus { user: Empty {} },
+    };
+    serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
+}
+
+/// What a review says. Upstream takes a holder without a name for somebody; nobody behind us could be told who.
+fn judge(answer: &[u8], audiences: &[String]) -> Result<Option<User>, String> {
+    let reviewed: Reviewed = serde_json::from_slice(answer)
+        .map_err(|error| format!("the API server's answer is no TokenReview: {error}"))?;
+    if reviewed.kind != "TokenReview" {
+        return Err(format!("the API server's answer is no TokenReview but a {:?}", reviewed.kind));
+    }
+    let status = reviewed.status;
+    // An API server that says nothing of audiences has judged the token for itself, which is what is asked for.
+    let theirs = status.audiences.filter(|theirs| !theirs.is_empty());
+    if let Some(theirs) = theirs
+        && !audiences.is_empty()
+        && !theirs.iter().any(|theirs| audiences.contains(theirs))
+    {
+        return Ok(None);
+    }
+    if !status.authenticated {
+        return if status.error.is_empty() { Ok(None) } else { Err(status.error) };
+    }
+    let holder = status.user;
+    let extra = holder.extra.unwrap_or_default();
+    let mut user = User {
+        name: holder.username,
+        uid: holder.uid,
+        groups: holder.groups.unwrap_or_default(),
+        extra: extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
+    };
+    speakable::check(&user).map_err(|why| format!("the API server's TokenReview cannot be used: {why}"))?;
+    if user.name != ANONYMOUS {
+        authenticator::add_group(&mut user.groups, AUTHENTICATED);
+    }
+    Ok(Some(user))
+}
+
+/// When a token says that it ends, if it is a JWT that says so. Nothing is believed of it but that.
+fn expiry(token: &str) -> Option<SystemTime> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: f64,
+    }
+    let payload = token.split('.').nth(1).filter(|_| token.bytes().filter(|byte| *byte == b'.').count() == 2)?;
+    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).ok()?;
+    let Claims { exp } = serde_json::from_slice(&payload).ok()?;
+    Some(UNIX_EPOCH + Duration::try_from_secs_f64(exp).ok()?)
+}
+
+fn size_of_user(user: &User) -> usize {
+    const TEXT: usize = size_of::<String>();
+    let texts = |texts: &[String]| texts.iter().map(|text| text.len() + TEXT).sum::<usize>();
+    let extra: usize = user.extra.iter().map(|(key, values)| key.len() + 2 * TEXT + texts(values)).sum();
+    size_of::<User>() + user.name.len() + user.uid.len() + texts(&user.groups) + extra
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(audiences: &[&str]) -> Vec<String> {
+        audiences.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_question_is_upstream_s() {
+        let asked = |audiences: &[&str]| String::from_utf8(question("t\"k", &names(audiences)).to_vec()).unwrap();
+        assert_eq!(
+            asked(&[]),
+            r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","metadata":{},"spec":{"token":"t\"k"},"status":{"user":{}}}"#
+        );
+        assert!(asked(&["a", "b"]).contains(r#""spec":{"token":"t\"k","audiences":["a","b"]}"#));
+    }
+
+    #[test]
+    fn the_answer_is_read_as_upstream_reads_it() {
+        let judge = |status: &str, audiences: &[&str]| {
+            judge(format!(r#"{{"kind":"TokenReview","status":{status}}}"#).as_bytes(), &names(audiences))
+        };
+        let jane = r#""user":{"username":"jane","uid":"7","groups":["devs"],"extra":{"scopes":["a","b"],"none":null}}"#;
+        let user = judge(&format!(r#"{{"authenticated":true,{jane}}}"#), &[]).unwrap().unwrap();
+        assert_eq!((&*user.name, &*user.uid), ("jane", "7"));
+        assert_eq!(user.groups, ["devs", "system:authenticated"]);
+        assert_eq!((&user.extra["scopes"], user.extra["none"].len()), (&names(&["a", "b"]), 0));
+
+        let with = |theirs: &str, ours: &[&str]| {
+            judge(&format!(r#"{{"authenticated":true,"audiences":{theirs},{jane}}}"#), ours).unwrap().is_some()
+        };
+        assert!(with(r#"["a","b"]"#, &["b", "c"]) && with(r#"["x"]"#, &[]));
+        assert!(with("[]", &["a"]) && with("null", &["a"]));
+        assert!(!with(r#"["x"]"#, &["a"]) && !with(r#"["A"]"#, &["a"]));
+
+        assert_eq!(judge(r#"{"authenticated":false}"#, &[]), Ok(None));
+        assert_eq!(judge("{}", &[]), Ok(None));
+        assert_eq!(judge(r#"{"error":"expired"}"#, &[]), Err("expired".to_owned()));
+        // Said to be good in spite of an error: upstream believes it, and so do we.
+        assert!(judge(&format!(r#"{{"authenticated":true,"error":"odd",{jane}}}"#), &[]).unwrap().is_some());
+    }
+
+    #[test]
+    fn an_answer_that_names_nobody_is_an_error() {
+        for answer in [
+            r#"{"kind":"TokenReview","status":{"authenticated":true}}"#,
+            r#"{"kind":"TokenReview","status":{"authenticated":true,"user":{"username":""}}}"#,
+            r#"{"kind":"TokenReview","status":{"authenticated":true,"user":{"username":"a\nb"}}}"#,
+            r#"{"kind":"TokenReview","status":{"authenticated":true,"user":{"username":"a","groups":["b\u0000"]}}}"#,
+            r#"{"kind":"TokenReview","status":{"authenticated":"yes"}}"#,
+            r#"{"status":{"authenticated":true,"user":{"username":"jane"}}}"#,
+            r#"{"kind":"Status","status":"Failure"}"#,
+            "[]",
+            "",
+            "<html>",
+        ] {
+            assert!(judge(answer.as_bytes(), &[]).is_err(), "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_token_s_own_end_is_known_if_it_is_a_jwt() {
+        let jwt =
+            |claims: &str| format!("e30.{}.c2ln", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims));
+        assert_eq!(expiry(&jwt(r#"{"exp":1700000000}"#)), Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
+        for odd in [jwt("{}"), jwt(r#"{"exp":"soon"}"#), jwt(r#"{"exp":-1}"#), jwt(r#"{"exp":1e300}"#)] {
+            assert_eq!(expiry(&odd), None, "{odd}");
+        }
+        for odd in ["", "opaque", "a.b", "a.b.c.d", "e30.%%.x"] {
+            assert_eq!(expiry(odd), None, "{odd}");
+        }
+    }
+}

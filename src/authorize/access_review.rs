@@ -1,0 +1,428 @@
+//! `SubjectAccessReview`: the question as upstream puts it, and what the answer means.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::{Attributes, Decision};
+use crate::kubeapi::{FieldSelector, LabelOperator, LabelSelector};
+use crate::review::Digest;
+
+/// Where it is posted.
+pub(super) const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+/// Attributes that are as long as this together are not remembered (`maxControllerAttrCacheSize` of
+/// `k8s.io/apiserver/plugin/pkg/authorizer/webhook`): they are the client's to choose.
+const LONGEST_REMEMBERED: usize = 10_000;
+
+/// What an API server said of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    Yes,
+    No(Arc<str>),
+    Nothing(Arc<str>),
+}
+
+/// What is sent; the fields in upstream's order, those that are empty left out.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Question<'q> {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Empty,
+    spec: Spec<'q>,
+    status: NotYet,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+#[derive(Serialize)]
+struct NotYet {
+    allowed: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec<'q> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_attributes: Option<ResourceAttributes<'q>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    non_resource_attributes: Option<NonResourceAttributes<'q>>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    user: &'q str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    groups: &'q [String],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    extra: &'q BTreeMap<String, Vec<String>>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    uid: &'q str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceAttributes<'q> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'q str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    verb: &'q str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    group: &'q str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    version: &'q str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    resource: &'q str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    subresource: &'q str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'q str,
+    #[serde(skip_serializing_if = "Requirements::is_empty")]
+    field_selector: Requirements,
+    #[serde(skip_serializing_if = "Requirements::is_empty")]
+    label_selector: Requirements,
+}
+
+#[derive(Serialize)]
+struct NonResourceAttributes<'q> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    path: &'q str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    verb: &'q str,
+}
+
+#[derive(Serialize)]
+struct Requirements {
+    requirements: Vec<Requirement>,
+}
+
+#[derive(Serialize)]
+struct Requirement {
+    key: String,
+    operator: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    values: Vec<String>,
+}
+
+impl Requirements {
+    fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// What a field selector narrows the question to. One that cannot be read narrows nothing: the broader
+    /// question is asked.
+    fn of_fields(selector: &str) -> Requirements {
+        let terms = FieldSelector::parse(selector).map(|selector| selector.terms).unwrap_or_default();
+        let requirement = |term: crate::kubeapi::FieldTerm| Requirement {
+            key: term.field,
+            operator: if term.equal { "In" } else { "NotIn" },
+            values: vec![term.value],
+        };
+        Requirements { requirements: terms.into_iter().map(requirement).collect() }
+    }
+
+    /// What a label selector narrows the question to; comparisons of numbers have no word in a review.
+    fn of_labels(selector: &str) -> Requirements {
+        let parsed = LabelSelector::parse(selector).map(|selector| selector.requirements).unwrap_or_default();
+        let requirement = |requirement: crate::kubeapi::LabelRequirement| {
+            let operator = match requirement.operator {
+                LabelOperator::In => "In",
+                LabelOperator::NotIn => "NotIn",
+                LabelOperator::Exists => "Exists",
+                LabelOperator::DoesNotExist => "DoesNotExist",
+                LabelOperator::GreaterThan | LabelOperator::LessThan => return None,
+            };
+            Some(Requirement { key: requirement.key, operator, values: requirement.values })
+        };
+        Requirements { requirements: parsed.into_iter().filter_map(requirement).collect() }
+    }
+}
+
+/// The question as it is sent.
+pub(super) fn question(attributes: Attributes<'_>) -> Bytes {
+    let Attributes { user, request } = attributes;
+    let (resource_attributes, non_resource_attributes) = if request.is_resource_request {
+        let resource = ResourceAttributes {
+            namespace: request.namespace,
+            verb: &request.verb,
+            group: request.api_group,
+            version: request.api_version,
+            resource: request.resource,
+            subresource: request.subresource,
+            name: &request.name,
+            field_selector: Requirements::of_fields(&request.field_selector),
+            label_selector: Requirements::of_labels(&request.label_selector),
+        };
+        (Some(resource), None)
+    } else {
+        (None, Some(NonResourceAttributes { path: request.path, verb: &request.verb }))
+    };
+    let question = Question {
+        kind: "SubjectAccessReview",
+        api_version: "authorization.k8s.io/v1",
+        metadata: Empty {},
+        spec: Spec {
+            resource_attributes,
+            non_resource_attributes,
+            user: &user.name,
+            groups: &user.groups,
+            extra: &user.extra,
+            uid: &user.uid,
+        },
+        status: NotYet { allowed: false },
+    };
+    serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
+}
+
+/// Writes all that makes one question another. The selectors as they came: two spellings of one selector are two
+/// questions, which costs a review and no more.
+pub(super) fn digest(attributes: Attributes<'_>, digest: &mut Digest) {
+    let Attributes { user, request } = attributes;
+    digest.text(&user.name);
+    digest.text(&user.uid);
+    digest.texts(user.groups.iter().map(String::as_str));
+    digest.number(user.extra.len());
+    for (key, values) in &user.extra {
+        digest.text(key);
+        digest.texts(values.iter().map(String::as_str));
+    }
+    digest.number(usize::from(request.is_resource_request));
+    digest.text(&request.verb);
+    if request.is_resource_request {
+        digest.text(request.api_group);
+        digest.text(request.api_version);
+        digest.text(request.namespace);
+        digest.text(request.resource);
+        digest.text(request.subresource);
+        digest.text(&request.name);
+        digest.text(&request.field_selector);
+        digest.text(&request.label_selector);
+    } else {
+        digest.text(request.path);
+    }
+}
+
+/// Whether the answer may be remembered.
+pub(super) fn may_be_remembered(attributes: Attributes<'_>) -> bool {
+    let request = attributes.request;
+    let parts: [&str; 8] = [
+        request.namespace,
+        &request.verb,
+        request.api_group,
+        request.api_version,
+        request.resource,
+        request.subresource,
+        &request.name,
+        request.path,
+    ];
+    // Upstream leaves the selectors out of the sum, and lets a client fill its cache with them.
+    let selectors = request.field_selector.len() + request.label_selector.len();
+    parts.iter().map(|part| part.len()).sum::<usize>() + selectors < LONGEST_REMEMBERED
+}
+
+/// What an answer says.
+///
+/// # Errors
+/// When it says nothing that can be used; the text is for the log.
+pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
+    #[derive(Deserialize)]
+    struct Reviewed {
+        kind: String,
+        status: Status,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Status {
+        allowed: bool,
+        denied: bool,
+        reason: String,
+    }
+    let reviewed: Reviewed = serde_json::from_slice(answer)
+        .map_err(|error| format!("the API server's answer is no SubjectAccessReview: {error}"))?;
+    if reviewed.kind != "SubjectAccessReview" {
+        return Err(format!("the API server's answer is no SubjectAccessReview but a {:?}", reviewed.kind));
+    }
+    match reviewed.status {
+        Status { allowed: true, denied: true, .. } => {
+            Err("webhook subject access review returned both allow and deny response".to_owned())
+        }
+        Status { denied: true, reason, .. } => Ok(Said::No(reason.into())),
+        Status { allowed: true, .. } => Ok(Said::Yes),
+        Status { reason, .. } => Ok(Said::Nothing(reason.into())),
+    }
+}
+
+impl Said {
+    /// Bytes it takes beside its own size.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Said::Yes => 0,
+            Said::No(reason) | Said::Nothing(reason) => reason.len(),
+        }
+    }
+}
+
+impl From<Said> for Decision {
+    fn from(said: Said) -> Decision {
+        match said {
+            Said::Yes => Decision::Allow,
+            Said::No(reason) => Decision::Deny(reason.as_ref().to_owned()),
+            Said::Nothing(reason) => Decision::NoOpinion(reason.as_ref().to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::kubeapi::{CanonicalPath, Query, RequestInfo, User};
+    use crate::review::{Key, Secret};
+
+    fn jane() -> User {
+        User {
+            name: "jane".into(),
+            uid: "42".into(),
+            groups: vec!["g1".into(), "system:authenticated".into()],
+            extra: [("scopes".to_owned(), vec!["a".to_owned()])].into(),
+        }
+    }
+
+    fn with<T>(method: &Method, uri: &str, look: impl FnOnce(&RequestInfo<'_>) -> T) -> T {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
+        look(&RequestInfo::parse(method, &path, &query).unwrap())
+    }
+
+    fn asked(method: &Method, uri: &str) -> serde_json::Value {
+        let bytes = with(method, uri, |request| question(Attributes { user: &jane(), request }));
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    #[test]
+    fn the_question_is_upstream_s_to_the_byte() {
+        let uri = "/apis/wardle.example.com/v1alpha1/namespaces/ns/flunders/x/status";
+        let bytes = with(&Method::GET, uri, |request| question(Attributes { user: &jane(), request }));
+        assert_eq!(
+            std::str::from_utf8(&bytes).unwrap(),
+            concat!(
+                r#"{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","metadata":{},"spec":{"#,
+                r#""resourceAttributes":{"namespace":"ns","verb":"get","group":"wardle.example.com","version":"v1alpha1","#,
+                r#""resource":"flunders","subresource":"status","name":"x"},"user":"jane","#,
+                r#""groups":["g1","system:authenticated"],"extra":{"scopes":["a"]},"uid":"42"},"status":{"allowed":false}}"#
+            )
+        );
+        let nobody = with(&Method::GET, "/metrics", |request| {
+            question(Attributes { user: &User { name: "bob".into(), ..User::default() }, request })
+        });
+        let spec = r#""spec":{"nonResourceAttributes":{"path":"/metrics","verb":"get"},"user":"bob"}"#;
+        assert!(std::str::from_utf8(&nobody).unwrap().contains(spec));
+    }
+
+    #[test]
+    fn selectors_narrow_the_question() {
+        let path = "/apis/g/v1/namespaces/ns/things";
+        let of = |query: &str| asked(&Method::GET, &format!("{path}?{query}"))["spec"]["resourceAttributes"].clone();
+        let fields = of("fieldSelector=metadata.name%3Dx,spec.a!%3Db");
+        assert_eq!(
+            fields["fieldSelector"],
+            serde_json::json!({"requirements": [
+                {"key": "metadata.name", "operator": "In", "values": ["x"]},
+                {"key": "spec.a", "operator": "NotIn", "values": ["b"]},
+            ]})
+        );
+        assert_eq!(fields["name"], "x");
+        let labels = of("labelSelector=app+in+(b,a),!old,new,n%3E3,x!%3Dy");
+        assert_eq!(
+            labels["labelSelector"],
+            serde_json::json!({"requirements": [
+                {"key": "app", "operator": "In", "values": ["a", "b"]},
+                {"key": "new", "operator": "Exists"},
+                {"key": "old", "operator": "DoesNotExist"},
+                {"key": "x", "operator": "NotIn", "values": ["y"]},
+            ]})
+        );
+        // Nothing left, or nothing that can be read: the broader question.
+        for query in ["labelSelector=n%3E3", "labelSelector=((", "fieldSelector=a", ""] {
+            let asked = of(query);
+            assert!(asked.get("labelSelector").is_none() && asked.get("fieldSelector").is_none(), "{query}: {asked}");
+        }
+        // A get has no selector that means anything.
+        let get = asked(&Method::GET, &format!("{path}/x?labelSelector=a%3Db"));
+        assert!(get["spec"]["resourceAttributes"].get("labelSelector").is_none());
+    }
+
+    #[test]
+    fn everything_that_matters_is_in_the_key() {
+        let secret = Secret::new().unwrap();
+        let key = |user: &User, method: &Method, uri: &str| -> Key {
+            with(method, uri, |request| secret.key(|it| digest(Attributes { user, request }, it)))
+        };
+        let path = "/apis/g/v1/namespaces/ns/things?labelSelector=a";
+        let base = key(&jane(), &Method::GET, path);
+        assert_eq!(base, key(&jane(), &Method::GET, path));
+        let change = |change: fn(&mut User)| {
+            let mut user = jane();
+            change(&mut user);
+            key(&user, &Method::GET, path)
+        };
+        let mut keys = vec![
+            base,
+            change(|user| user.name.push('t')),
+            change(|user| user.uid.push('1')),
+            change(|user| user.groups.reverse()),
+            change(|user| user.groups.truncate(1)),
+            change(|user| user.extra.clear()),
+            change(|user| user.extra.get_mut("scopes").unwrap().push("b".into())),
+        ];
+        for (method, uri) in [
+            (Method::DELETE, path),
+            (Method::GET, "/apis/g/v1/namespaces/ns/things?labelSelector=b"),
+            (Method::GET, "/apis/g/v1/namespaces/ns/things?fieldSelector=a%3Db"),
+            (Method::GET, "/apis/g/v1/namespaces/ns/things/x"),
+            (Method::GET, "/apis/g/v1/namespaces/ns/things/x/status"),
+            (Method::GET, "/apis/g/v1/namespaces/other/things"),
+            (Method::GET, "/apis/g/v2/namespaces/ns/things"),
+            (Method::GET, "/apis/h/v1/namespaces/ns/things"),
+            (Method::GET, "/apis/g/v1/things"),
+            (Method::GET, "/healthz"),
+            (Method::GET, "/livez"),
+            (Method::POST, "/livez"),
+        ] {
+            keys.push(key(&jane(), &method, uri));
+        }
+        let all = keys.len();
+        assert_eq!(keys.into_iter().collect::<std::collections::HashSet<_>>().len(), all);
+    }
+
+    #[test]
+    fn what_a_client_made_long_is_not_remembered() {
+        let user = jane();
+        let remembered =
+            |uri: &str| with(&Method::GET, uri, |request| may_be_remembered(Attributes { user: &user, request }));
+        assert!(remembered(&format!("/{}", "a".repeat(9_990))));
+        assert!(!remembered(&format!("/{}", "a".repeat(10_000))));
+        assert!(!remembered(&format!("/apis/g/v1/things?labelSelector=a%3D{}", "a".repeat(10_000))));
+    }
+
+    #[test]
+    fn answers() {
+        let said = |status: &str| judge(format!(r#"{{"kind":"SubjectAccessReview","status":{status}}}"#).as_bytes());
+        assert_eq!(said(r#"{"allowed":true,"reason":"RBAC"}"#), Ok(Said::Yes));
+        assert_eq!(said(r#"{"allowed":false,"denied":true,"reason":"never"}"#), Ok(Said::No("never".into())));
+        assert_eq!(said(r#"{"allowed":false,"reason":"not yet"}"#), Ok(Said::Nothing("not yet".into())));
+        assert_eq!(said(r#"{"evaluationError":"x"}"#), Ok(Said::Nothing("".into())));
+        assert!(said(r#"{"allowed":true,"denied":true}"#).unwrap_err().contains("both allow and deny"));
+        for odd in [
+            "",
+            "{}",
+            r#"{"kind":"SubjectAccessReview","status":{"allowed":"true"}}"#,
+            r#"{"status":{"allowed":true}}"#,
+            "<html>",
+            r#"{"kind":"Status","status":"Failure"}"#,
+        ] {
+            assert!(judge(odd.as_bytes()).is_err(), "{odd}");
+        }
+    }
+}
