@@ -207,6 +207,24 @@ pub static WHO: Group = Group {
             "",
             "CSV file of tokens: token, user, UID, and optionally \"group1,group2\". Followed on disk",
         ),
+        Flag::new(
+            "authentication-kubeconfig",
+            Kind::File,
+            "",
+            "kubeconfig of the kube-apiserver that is asked who holds a token (TokenReview). Followed on disk",
+        ),
+        Flag::new(
+            "authentication-token-webhook-cache-ttl",
+            Kind::Duration,
+            "10s",
+            "How long its answers about tokens are believed; never longer than the token itself is good",
+        ),
+        Flag::new(
+            "api-audiences",
+            Kind::List("AUDIENCE"),
+            "",
+            "Whom tokens must be for; without it the kube-apiserver takes those for itself",
+        ),
         Flag::new("anonymous-auth", Kind::Switch, "false", "Let requests without credentials in as system:anonymous"),
     ],
 };
@@ -214,12 +232,44 @@ pub static WHO: Group = Group {
 /// May they.
 pub static MAY_THEY: Group = Group {
     heading: "May they",
-    flags: &[Flag::new(
-        "authorization-mode",
-        Kind::List("MODE"),
-        "AlwaysAllow",
-        "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody",
-    )],
+    flags: &[
+        Flag::new(
+            "authorization-mode",
+            Kind::List("MODE"),
+            "AlwaysAllow",
+            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides",
+        ),
+        Flag::new(
+            "authorization-kubeconfig",
+            Kind::File,
+            "",
+            "kubeconfig of the kube-apiserver that --authorization-mode=Webhook asks (SubjectAccessReview). Followed on disk",
+        ),
+        Flag::new(
+            "authorization-webhook-cache-authorized-ttl",
+            Kind::Duration,
+            "10s",
+            "How long it is believed that a user may",
+        ),
+        Flag::new(
+            "authorization-webhook-cache-unauthorized-ttl",
+            Kind::Duration,
+            "10s",
+            "How long it is believed that a user may not",
+        ),
+        Flag::new(
+            "authorization-stale-allow-ttl",
+            Kind::Duration,
+            "0s",
+            "For how long after that a user still may, when the kube-apiserver cannot be asked",
+        ),
+        Flag::new(
+            "authorization-always-allow-paths",
+            Kind::List("PATH"),
+            "/healthz,/readyz,/livez",
+            "Paths that need no permission; a star at the end stands for the rest of the path",
+        ),
+    ],
 };
 
 /// What lies behind.
@@ -331,21 +381,13 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 pub static LATER: &[Flag] = &[
     later("cors-allowed-origins", Kind::List(""), NO_CORS),
     later("authentication-config", Kind::File, CREDENTIALS),
-    later("api-audiences", Kind::List(""), CREDENTIALS),
-    later("authentication-kubeconfig", Kind::File, CREDENTIALS),
-    later("authentication-token-webhook-cache-ttl", Kind::Duration, CREDENTIALS),
     later("authentication-token-webhook-config-file", Kind::File, CREDENTIALS),
     later("authentication-skip-lookup", Kind::Switch, CREDENTIALS),
     later("authentication-tolerate-lookup-failure", Kind::Switch, CREDENTIALS),
     later("authentication-pass-on-groups", Kind::List(""), CREDENTIALS),
     later("authentication-drop-groups", Kind::List(""), CREDENTIALS),
-    later("authorization-kubeconfig", Kind::File, MODES),
-    later("authorization-webhook-cache-authorized-ttl", Kind::Duration, MODES),
-    later("authorization-webhook-cache-unauthorized-ttl", Kind::Duration, MODES),
-    later("authorization-always-allow-paths", Kind::List(""), MODES),
     later("authorization-config", Kind::File, MODES),
     later("authorization-policy-file", Kind::File, MODES),
-    later("authorization-stale-allow-ttl", Kind::Duration, MODES),
     later("serve-delegation", Kind::Switch, MODES),
     later("kubeconfig", Kind::File, REGISTRY),
     later("delegate-kubeconfig", Kind::File, REGISTRY),
@@ -368,8 +410,8 @@ pub static LATER: &[Flag] = &[
     later("leader-elect-resource-namespace", Kind::Text(""), REGISTRY),
 ];
 
-const CREDENTIALS: &str = "this version knows users by --client-ca-file, by --requestheader-client-ca-file and the other --requestheader flags, by --token-auth-file, and with --anonymous-auth";
-const MODES: &str = "this version knows --authorization-mode AlwaysAllow and AlwaysDeny";
+const CREDENTIALS: &str = "this version knows users by --client-ca-file, by --requestheader-client-ca-file and the other --requestheader flags, by --token-auth-file, by --authentication-kubeconfig, and with --anonymous-auth";
+const MODES: &str = "this version knows --authorization-mode AlwaysAllow, AlwaysDeny and Webhook";
 const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
 const DIRECT: &str = "this version connects to backends directly";
 const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";

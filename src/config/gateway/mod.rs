@@ -1,6 +1,7 @@
 //! The gateway's configuration: from what was written to the settings of each module.
 
 mod behind;
+mod delegated;
 pub mod flags;
 mod serving;
 mod who;
@@ -8,6 +9,7 @@ mod who;
 use std::path::PathBuf;
 
 pub use behind::{Behind, Forwarding, ResolverChoice};
+pub use delegated::Delegated;
 pub use serving::{Cidr, ProxyProtocol, Serving, Shutdown};
 pub use who::{Mode, RequestHeader, Who};
 
@@ -40,6 +42,8 @@ pub struct GatewayConfig {
     pub who: Who,
     /// What they may; the first mode that decides counts.
     pub modes: Vec<Mode>,
+    /// What a kube-apiserver is asked.
+    pub delegated: Delegated,
     /// What lies behind.
     pub behind: Behind,
     /// How requests are relayed.
@@ -57,12 +61,14 @@ impl Arguments<Gateway> {
         let mut reading = Reading::new(&self.written, Gateway::FLAGS, Gateway::LATER, Gateway::KIND, environment);
         let who = who::who(&mut reading);
         let forwarding = behind::forwarding(&mut reading);
+        let modes = who::modes(&mut reading);
         let config = GatewayConfig {
             data_dir: data_dir(&mut reading),
             serving: serving::serving(&mut reading, &who),
             limits: serving::limits(&mut reading),
             who,
-            modes: who::modes(&mut reading),
+            delegated: delegated::delegated(&mut reading, &modes),
+            modes,
             behind: behind::behind(&mut reading, &forwarding),
             forwarding,
             shutdown: serving::shutdown(&mut reading),
@@ -255,18 +261,18 @@ mod tests {
                 false,
             ),
             (
-                &["--authorization-mode=Webhook"],
-                "--authorization-mode: Webhook is not in this version yet; this version knows AlwaysAllow and AlwaysDeny",
+                &["--authorization-mode=Static"],
+                "--authorization-mode: Static is not in this version yet; this version knows AlwaysAllow, AlwaysDeny and Webhook",
                 false,
             ),
             (
                 &["--authorization-mode=RBAC"],
-                "--authorization-mode: \"RBAC\" is not a mode; this version knows AlwaysAllow and AlwaysDeny",
+                "--authorization-mode: \"RBAC\" is not a mode; this version knows AlwaysAllow, AlwaysDeny and Webhook",
                 false,
             ),
             (
                 &["--authorization-mode="],
-                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow and AlwaysDeny",
+                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow, AlwaysDeny and Webhook",
                 false,
             ),
             (
@@ -274,6 +280,27 @@ mod tests {
                 "--authorization-mode: AlwaysAllow is there more than once",
                 false,
             ),
+            (
+                &["--authorization-mode=Webhook"],
+                "--authorization-kubeconfig: needed with --authorization-mode=Webhook",
+                false,
+            ),
+            (
+                &["--authorization-kubeconfig=k"],
+                "--authorization-kubeconfig: not used without Webhook among --authorization-mode",
+                false,
+            ),
+            (
+                &["--authorization-always-allow-paths=/a*b"],
+                "--authorization-always-allow-paths: only trailing * allowed in \"a*b\"",
+                false,
+            ),
+            (
+                &["--authentication-token-webhook-cache-ttl", "-1s"],
+                "--authentication-token-webhook-cache-ttl: must not be negative",
+                false,
+            ),
+            (&["--api-audiences=a,,b"], "--api-audiences: empty value in \"api-audiences\"", false),
             (
                 &["--proxy-protocol=required"],
                 "--proxy-protocol: needs --proxy-protocol-trusted-cidrs: without it, every client could announce any \

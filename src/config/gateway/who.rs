@@ -42,6 +42,8 @@ pub enum Mode {
     AlwaysAllow,
     /// Nothing.
     AlwaysDeny,
+    /// What a kube-apiserver says they may.
+    Webhook,
 }
 
 pub(super) fn who(reading: &mut Reading<'_>) -> Who {
@@ -102,13 +104,14 @@ fn header_names(reading: &mut Reading<'_>, name: &str, values: Vec<String>) -> V
 
 pub(super) fn modes(reading: &mut Reading<'_>) -> Vec<Mode> {
     const NAME: &str = "authorization-mode";
-    const KNOWN: &str = "this version knows AlwaysAllow and AlwaysDeny";
+    const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny and Webhook";
     let mut modes = Vec::new();
     for word in reading.list(NAME) {
         let mode = match word.as_str() {
             "AlwaysAllow" => Mode::AlwaysAllow,
             "AlwaysDeny" => Mode::AlwaysDeny,
-            "Webhook" | "Static" => {
+            "Webhook" => Mode::Webhook,
+            "Static" => {
                 reading.problem(NAME, format_args!("{word} is not in this version yet; {KNOWN}"));
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::delegation::Kubeconfigs;
 use super::settings;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
 use crate::config::{GatewayConfig, Mistakes};
@@ -18,6 +19,7 @@ pub struct Files {
     pub(super) registry: Option<(Directory, Registry)>,
     pub(super) tokens: Option<(TokenFile, Tokens)>,
     pub(super) request_headers: RequestHeaders,
+    pub(super) kubeconfigs: Kubeconfigs,
 }
 
 impl Files {
@@ -32,9 +34,10 @@ impl Files {
         let identity = problems.keep(config.behind.proxy_client.clone().map(Identity::load).transpose());
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
-        match (serving, identity, registry, tokens, request_headers) {
-            (Some(serving), Some(identity), Some(registry), Some(tokens), Some(request_headers)) => {
-                Ok(Files { serving, identity, registry, tokens, request_headers })
+        let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
+        match (serving, identity, registry, tokens, request_headers, kubeconfigs) {
+            (Some(serving), Some(identity), Some(registry), Some(tokens), Some(request_headers), Some(kubeconfigs)) => {
+                Ok(Files { serving, identity, registry, tokens, request_headers, kubeconfigs })
             }
             _ => Err(problems),
         }

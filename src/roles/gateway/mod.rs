@@ -7,6 +7,7 @@
 mod asker;
 mod connection;
 mod control;
+mod delegation;
 mod files;
 mod host;
 mod local;

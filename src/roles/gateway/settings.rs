@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::authenticate::{RequestHeaderNames, RequestHeaders};
-use crate::authorize::{self, Authorizer};
+use crate::authorize::{self, AccessReviews, Authorizer};
 use crate::config::GatewayConfig;
 use crate::config::gateway::{Cidr, Mode, ProxyProtocol};
 use crate::egress::Resolver;
@@ -37,12 +37,15 @@ pub(super) fn request_headers(config: &GatewayConfig) -> Result<RequestHeaders, 
     Ok(RequestHeaders { names, allowed_names: given.allowed_names.clone() })
 }
 
-pub(super) fn authorizer(config: &GatewayConfig) -> Authorizer {
-    let modes = config.modes.iter().map(|mode| match mode {
-        Mode::AlwaysAllow => authorize::Mode::AlwaysAllow,
-        Mode::AlwaysDeny => authorize::Mode::AlwaysDeny,
+/// `access_reviews` is there when a mode needs it.
+pub(super) fn authorizer(config: &GatewayConfig, access_reviews: Option<&Arc<AccessReviews>>) -> Authorizer {
+    let modes = config.modes.iter().filter_map(|mode| match mode {
+        Mode::AlwaysAllow => Some(authorize::Mode::AlwaysAllow),
+        Mode::AlwaysDeny => Some(authorize::Mode::AlwaysDeny),
+        Mode::Webhook => access_reviews.cloned().map(authorize::Mode::Webhook),
     });
-    Authorizer { modes: modes.collect(), ..Authorizer::default() }
+    let always_allow_paths = config.delegated.always_allow_paths.clone();
+    Authorizer { modes: modes.collect(), always_allow_paths, ..Authorizer::default() }
 }
 
 /// The resolver for one thread; hickory needs one of its own on each.

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use super::Files;
 use super::control::Control;
+use super::delegation::Delegation;
 use super::running::Running;
 use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
@@ -40,7 +41,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let limits = settings::limits(config);
     let (drainer, drain) = Drain::new();
     let metrics = Metrics::new();
-    let Files { mut serving, identity, registry, tokens, request_headers } = files;
+    let Files { mut serving, identity, registry, tokens, request_headers, kubeconfigs } = files;
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address)?;
@@ -101,16 +102,17 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
+    let delegation = Delegation::start(kubeconfigs, config, &metrics)?;
     let health = health(&drain, &access_log);
     let shared = Arc::new(Shared {
         authenticator: Authenticator::new(authenticate::Settings {
             trust: serving_readers.trust.clone(),
             request_headers,
             tokens,
-            token_reviews: None,
+            token_reviews: delegation.token_reviews,
             anonymous: config.who.anonymous,
         }),
-        authorizer: settings::authorizer(config),
+        authorizer: settings::authorizer(config, delegation.access_reviews.as_ref()),
         serving: serving_readers,
         reports: Reports::new(view, drain.clone()),
         table,
@@ -247,7 +249,7 @@ fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAd
 }
 
 /// A thread with a runtime of its own, for the tasks that `begin` begins there.
-fn thread<F: Future<Output = ()>>(
+pub(super) fn thread<F: Future<Output = ()>>(
     name: &str,
     begin: impl FnOnce() -> F + Send + 'static,
 ) -> Result<std::thread::JoinHandle<()>, Problem> {

@@ -1,0 +1,130 @@
+//! The thread that speaks to control planes: token reviews and access reviews, each over a client of its own.
+//!
+//! One thread for all workers, so that there is one set of connections, and apart from the control thread, so that
+//! no merge of documents there holds up a request here.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::settings::{self, ResolverChoice};
+use super::start::thread;
+use crate::authenticate::TokenReviews;
+use crate::authorize::AccessReviews;
+use crate::config::GatewayConfig;
+use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
+use crate::observe::metrics::Metrics;
+use crate::process::{Problem, Problems};
+
+/// How often decisions past their time are let go of.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// The kubeconfigs that were read.
+pub(super) struct Kubeconfigs {
+    authentication: Option<Named>,
+    authorization: Option<Named>,
+}
+
+struct Named {
+    path: PathBuf,
+    kubeconfig: Kubeconfig,
+}
+
+/// What the authenticator and the authorizer ask through.
+pub(super) struct Delegation {
+    pub(super) token_reviews: Option<Arc<TokenReviews>>,
+    pub(super) access_reviews: Option<Arc<AccessReviews>>,
+}
+
+/// One control plane, and the questions that come for it.
+struct Plane {
+    named: Named,
+    jobs: Jobs,
+}
+
+impl Kubeconfigs {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Every mistake in them.
+    pub(super) fn read(config: &GatewayConfig) -> Result<Kubeconfigs, Problems> {
+        let mut problems = Problems::default();
+        let mut read = |path: &Option<PathBuf>| {
+            let path = path.clone()?;
+            match Kubeconfig::load(&path) {
+                Ok(kubeconfig) => Some(Named { path, kubeconfig }),
+                Err(more) => {
+                    // Both flags nearly always name the same file.
+                    let news: Vec<Problem> = more.0.into_iter().filter(|it| !problems.0.contains(it)).collect();
+                    problems.0.extend(news);
+                    None
+                }
+            }
+        };
+        let authentication = read(&config.delegated.authentication_kubeconfig);
+        let authorization = read(&config.delegated.authorization_kubeconfig);
+        problems.or(Kubeconfigs { authentication, authorization })
+    }
+}
+
+impl Delegation {
+    /// Starts the thread, if there is anybody to ask. It ends when nobody can ask any more.
+    pub(super) fn start(
+        kubeconfigs: Kubeconfigs,
+        config: &GatewayConfig,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Delegation, Problem> {
+        let (delegated, resolver) = (&config.delegated, config.behind.resolver);
+        let mut planes = Vec::new();
+        let mut plane = |named| {
+            let (remote, jobs) = Remote::new();
+            planes.push(Plane { named, jobs });
+            remote
+        };
+        let token_reviews = match kubeconfigs.authentication.map(&mut plane) {
+            Some(remote) => Some(TokenReviews::new(remote, delegated.token_reviews.clone(), metrics)?),
+            None => None,
+        };
+        let access_reviews = match kubeconfigs.authorization.map(&mut plane) {
+            Some(remote) => Some(AccessReviews::new(remote, delegated.access_reviews, metrics)?),
+            None => None,
+        };
+        if !planes.is_empty() {
+            let tokens = token_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
+            let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
+            thread("reviews", async move || {
+                let serving = planes.into_iter().map(|plane| plane.serve(resolver));
+                tokio::select! {
+                    _ = futures_util::future::join_all(serving) => {}
+                    () = sweep(&tokens, &access) => {}
+                }
+            })?;
+        }
+        Ok(Delegation { token_reviews, access_reviews })
+    }
+}
+
+impl Plane {
+    async fn serve(self, resolver: ResolverChoice) {
+        let Named { path, kubeconfig } = self.named;
+        tracing::info!(file = %path.display(), server = %kubeconfig.server(), "an API server is asked for decisions");
+        let client = Client::new(path, kubeconfig, settings::resolver(resolver));
+        let following = tokio::task::spawn_local(Rc::clone(&client).follow());
+        self.jobs.serve(client).await;
+        following.abort();
+    }
+}
+
+async fn sweep(tokens: &Weak<TokenReviews>, access: &Weak<AccessReviews>) {
+    let mut round = tokio::time::interval(SWEEP);
+    loop {
+        round.tick().await;
+        if let Some(tokens) = tokens.upgrade() {
+            tokens.sweep();
+        }
+        if let Some(access) = access.upgrade() {
+            access.sweep();
+        }
+    }
+}
