@@ -2,6 +2,7 @@
 //! a [`Trial`] stands by itself.
 
 mod crowd;
+mod delegation;
 mod discovery;
 mod failure;
 mod identity;
@@ -38,7 +39,7 @@ pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
 
 /// Trials of narthex with each kubectl.
 pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
-    [quickstart::THROUGH, failure::WITH_KUBECTL].concat()
+    [quickstart::THROUGH, failure::WITH_KUBECTL, delegation::WITH_KUBECTL].concat()
 }
 
 /// Trials of narthex.

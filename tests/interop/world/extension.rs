@@ -76,6 +76,11 @@ impl Extension {
         &self.name
     }
 
+    /// Whether a request whose path contains `path` was written down so far.
+    pub(crate) fn has_audited(&self, path: &str) -> bool {
+        std::fs::read_to_string(&self.audit_log).unwrap().contains(path)
+    }
+
     /// The audit event, once written, of the request whose path contains `path`.
     pub(crate) fn audited(&self, path: &str) -> serde_json::Value {
         eventually(&format!("an audit event for {path}"), || {

@@ -18,8 +18,8 @@ pub(crate) use cluster::Cluster;
 pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use extension::Extension;
 pub(crate) use gateway::Gateway;
-pub(crate) use http::{Door, NOT_LET_IN, runtime};
-pub(crate) use kubectl::{Kubectl, Stream};
+pub(crate) use http::{Answer, Door, NOT_LET_IN, runtime};
+pub(crate) use kubectl::{Kubectl, Stream, run as kubectl_run};
 pub(crate) use process::{Process, eventually};
 pub(crate) use session::{Session, Step};
 
