@@ -1,0 +1,418 @@
+//! Token reviews and access reviews through the front door, with a reviewer that answers well, badly, or not at all.
+
+use serde_json::{Value, json};
+
+use crate::backend::{Backend, Settings, json as answer};
+use crate::client::{Client, Read, get, sample};
+use crate::reviewer::{Reply, Reviewer, access, failure, kindly, tina, token};
+use crate::scene::{Scene, THINGS};
+use crate::world::{World, eventually, narthex};
+
+const KEPT: [&str; 2] =
+    ["--authentication-token-webhook-cache-ttl=1h", "--authorization-webhook-cache-authorized-ttl=1h"];
+
+struct Stage {
+    scene: Scene,
+    reviewer: Reviewer,
+    backend: Backend,
+}
+
+impl Stage {
+    async fn set(more: &[&str]) -> Stage {
+        let world = World::new();
+        let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
+        let reviewer = Reviewer::start(&world).await;
+        let kubeconfig = world.path("reviewer.kubeconfig").display().to_string();
+        let named = [
+            format!("--authentication-kubeconfig={kubeconfig}"),
+            format!("--authorization-kubeconfig={kubeconfig}"),
+            "--authorization-mode=Webhook".to_owned(),
+        ];
+        let flags: Vec<&str> = named.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let scene = Scene::with(world, &[&backend], &[], &flags);
+        Stage { scene, reviewer, backend }
+    }
+
+    /// A client without a certificate.
+    async fn anybody(&self) -> Client {
+        Client::http1(&self.scene.world, &self.scene.gateway, None).await
+    }
+
+    /// Over a connection of its own: 401 may end it.
+    async fn with_token(&self, token: &str, path: &str) -> Read {
+        self.anybody().await.ask(get(path, &[("authorization", &format!("Bearer {token}"))])).await
+    }
+
+    async fn count(&self, name: &str) -> f64 {
+        sample(&self.scene.gateway, name).await.unwrap_or_default()
+    }
+}
+
+/// Exactly what upstream says, and not a word more.
+#[track_caller]
+fn unauthorized(answer: &Read) {
+    let status = answer.refused(401, "Unauthorized");
+    let expected = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "Unauthorized", "reason": "Unauthorized", "code": 401});
+    assert_eq!(status, expected);
+}
+
+#[tokio::test]
+async fn each_question_is_asked_once_and_its_answer_stamped() {
+    let stage = Stage::set(&KEPT).await;
+    for _ in 0..3 {
+        let answer = stage.with_token("good", THINGS).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    assert_eq!(
+        stage.reviewer.asked("TokenReview"),
+        [json!({"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
+            "spec": {"token": "good"}, "status": {"user": {}}})]
+    );
+    assert_eq!(
+        stage.reviewer.asked("SubjectAccessReview"),
+        [json!({"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "metadata": {}, "spec": {
+            "resourceAttributes": {"namespace": "default", "verb": "list", "group": "things.example.com",
+                "version": "v1", "resource": "things"},
+            "user": "tina", "uid": "t-1", "groups": ["devs", "system:authenticated"],
+            "extra": {"example.com/scopes": ["a", "b"]}}, "status": {"allowed": false}})]
+    );
+    assert_eq!(stage.reviewer.credentials(), ("narthex".to_owned(), "Bearer first".to_owned()));
+    assert_eq!(stage.reviewer.connections(), 2, "one for each kubeconfig's client");
+    let seen = stage.backend.last();
+    assert_eq!(seen.all("x-remote-user"), ["tina"]);
+    assert_eq!(seen.all("x-remote-uid"), ["t-1"]);
+    assert_eq!(seen.all("x-remote-group"), ["devs", "system:authenticated"]);
+    assert_eq!(seen.all("x-remote-extra-example.com%2fscopes"), ["a", "b"]);
+    assert_eq!(seen.all("authorization"), [""; 0]);
+    for (name, expected) in [
+        ("authentication_token_cache_request_total{status=\"hit\"}", 2.0),
+        ("authentication_token_cache_request_total{status=\"miss\"}", 1.0),
+        ("authentication_token_cache_fetch_total{status=\"ok\"}", 1.0),
+        ("apiserver_delegated_authn_request_total{code=\"201\"}", 1.0),
+        ("apiserver_delegated_authz_request_total{code=\"201\"}", 1.0),
+        ("narthex_decision_cache_requests_total{cache=\"access\",result=\"hit\"}", 2.0),
+        ("narthex_decision_cache_entries{cache=\"token\"}", 1.0),
+    ] {
+        assert_eq!(stage.count(name).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn many_at_once_ask_once() {
+    let stage = Stage::set(&KEPT).await;
+    let (release, until) = tokio::sync::watch::channel(());
+    stage.reviewer.behave(move |question| Reply::Wait(until.clone(), Box::new(kindly(question))));
+    let asking: Vec<_> = futures_util::future::join_all((0..20).map(|_| stage.anybody())).await;
+    let all = futures_util::future::join_all(
+        asking.iter().map(|client| client.ask(get(THINGS, &[("authorization", "Bearer good")]))),
+    );
+    let release = async {
+        eventually("all to wait", async || {
+            let waiting = stage.count("authentication_token_cache_active_fetch_count{status=\"blocked\"}").await;
+            (waiting == 20.0).then_some(())
+        })
+        .await;
+        drop(release);
+    };
+    let (answers, ()) = tokio::join!(all, release);
+    assert!(answers.iter().all(|answer| answer.status == 200));
+    assert_eq!(stage.reviewer.asked("TokenReview").len(), 1);
+    assert_eq!(stage.reviewer.asked("SubjectAccessReview").len(), 1);
+}
+
+#[tokio::test]
+async fn who_asked_first_may_leave() {
+    let stage = Stage::set(&KEPT).await;
+    let (release, until) = tokio::sync::watch::channel(());
+    stage.reviewer.behave(move |question| Reply::Wait(until.clone(), Box::new(kindly(question))));
+    let first = stage.anybody().await;
+    let blocked = "authentication_token_cache_active_fetch_count{status=\"blocked\"}";
+    tokio::select! {
+        _ = first.ask(get(THINGS, &[("authorization", "Bearer good")])) => panic!("nobody answered"),
+        () = eventually("the first to wait", async || (stage.count(blocked).await == 1.0).then_some(())) => {}
+    }
+    drop(first);
+    eventually("the first to leave", async || (stage.count(blocked).await == 0.0).then_some(())).await;
+    let (second, ()) = tokio::join!(stage.with_token("good", THINGS), async {
+        eventually("the second to wait", async || (stage.count(blocked).await == 1.0).then_some(())).await;
+        drop(release);
+    });
+    assert_eq!(second.status, 200, "{}", second.text());
+    assert_eq!(stage.reviewer.asked("TokenReview").len(), 1);
+}
+
+/// Whatever is wrong with a review, its token is nobody's: never anonymous, never let through.
+#[tokio::test]
+async fn a_token_review_that_fails_is_401_and_never_anonymous() {
+    let stage = Stage::set(&["--anonymous-auth", "--api-audiences=us,others"]).await;
+    let user = json!({"username": "tina"});
+    let cases: Vec<(&str, Reply, usize)> = vec![
+        ("not authenticated", token(json!({"authenticated": false})), 1),
+        ("an error", token(json!({"error": "secret words"})), 1),
+        ("for somebody else", token(json!({"authenticated": true, "user": user, "audiences": ["them"]})), 1),
+        ("no name", token(json!({"authenticated": true, "user": {"uid": "7"}, "audiences": ["us"]})), 1),
+        ("an empty name", token(json!({"authenticated": true, "user": {"username": ""}})), 1),
+        ("a name nobody can say", token(json!({"authenticated": true, "user": {"username": "a\r\nb"}})), 1),
+        ("an answer to another question", access(json!({"allowed": true})), 1),
+        ("an empty object", Reply::Text(201, "{}"), 1),
+        ("no JSON", Reply::Text(200, "<html>secret words</html>"), 1),
+        ("nothing", Reply::Text(200, ""), 1),
+        ("we may not ask", failure(403, "Forbidden"), 1),
+        ("we are not known", failure(401, "Unauthorized"), 1),
+        ("no such API", Reply::Text(404, "404 page not found"), 1),
+        ("not available", failure(503, "ServiceUnavailable"), 1),
+        ("a redirect", Reply::Text(302, ""), 1),
+        ("broken off", Reply::Break, 5),
+        ("an internal error", failure(500, "InternalError"), 5),
+        ("too many", failure(429, "TooManyRequests"), 5),
+    ];
+    let asking = cases.iter().enumerate().map(|(number, (name, _, _))| {
+        let (stage, token) = (&stage, format!("case-{number}"));
+        async move { (*name, stage.with_token(&token, THINGS).await) }
+    });
+    let replies: Vec<Reply> = cases.iter().map(|(_, reply, _)| reply.clone()).collect();
+    stage.reviewer.behave(move |question| {
+        let token = question["spec"]["token"].as_str().unwrap_or_default();
+        match token.strip_prefix("case-").and_then(|number| replies.get(number.parse::<usize>().ok()?)) {
+            Some(reply) => reply.clone(),
+            None => kindly(question),
+        }
+    });
+    for (name, answer) in futures_util::future::join_all(asking).await {
+        assert_eq!(answer.status, 401, "{name}");
+        unauthorized(&answer);
+    }
+    let asked = stage.reviewer.asked("TokenReview");
+    for (number, (name, _, times)) in cases.iter().enumerate() {
+        let token = json!(format!("case-{number}"));
+        assert_eq!(asked.iter().filter(|question| question["spec"]["token"] == token).count(), *times, "{name}");
+    }
+    assert_eq!(asked[0]["spec"]["audiences"], json!(["us", "others"]));
+    // No credentials at all is another thing.
+    assert_eq!(stage.anybody().await.get(THINGS).await.status, 200);
+    assert_eq!(stage.backend.last().all("x-remote-user"), ["system:anonymous"]);
+    assert_eq!(stage.backend.seen().len(), 1);
+    // What was an error is asked anew; what was no is remembered.
+    stage.with_token("case-1", THINGS).await;
+    stage.with_token("case-0", THINGS).await;
+    let again = stage.reviewer.asked("TokenReview").len();
+    assert_eq!(again, asked.len() + 1);
+}
+
+#[tokio::test]
+async fn an_access_review_says_no_or_fails() {
+    let stage = Stage::set(&[]).await;
+    let cases: Vec<(&str, Reply, u16, &str)> = vec![
+        ("no", access(json!({"allowed": false})), 403, ""),
+        ("no, with a reason", access(json!({"allowed": false, "reason": "go away"})), 403, ": go away"),
+        ("never", access(json!({"allowed": false, "denied": true, "reason": "never"})), 403, ": never"),
+        ("a mistake beside", access(json!({"allowed": false, "evaluationError": "secret words"})), 403, ""),
+        ("yes and no", access(json!({"allowed": true, "denied": true})), 500, ""),
+        ("an answer to another question", tina(), 500, ""),
+        ("no status", Reply::Text(201, r#"{"kind":"SubjectAccessReview"}"#), 500, ""),
+        ("no JSON", Reply::Text(200, "<html>secret words</html>"), 500, ""),
+        ("we may not ask", failure(403, "Forbidden"), 500, ""),
+        ("an internal error", failure(500, "InternalError"), 500, ""),
+    ];
+    let replies: Vec<Reply> = cases.iter().map(|(_, reply, ..)| reply.clone()).collect();
+    stage.reviewer.behave(move |question| {
+        let namespace = question["spec"]["resourceAttributes"]["namespace"].as_str().unwrap_or_default();
+        match namespace.strip_prefix("case-").and_then(|number| replies.get(number.parse::<usize>().ok()?)) {
+            Some(reply) => reply.clone(),
+            None => kindly(question),
+        }
+    });
+    let jane = stage.scene.http2().await;
+    let path = |number: usize| format!("/apis/things.example.com/v1/namespaces/case-{number}/things/x");
+    let asking = (0..cases.len()).map(|number| {
+        let (jane, path) = (jane.clone(), path(number));
+        async move { jane.get(&path).await }
+    });
+    let answers = futures_util::future::join_all(asking).await;
+    for (number, ((name, _, code, reason), answer)) in cases.iter().zip(answers).enumerate() {
+        if *code == 403 {
+            let status = answer.refused(403, "Forbidden");
+            let message = format!(
+                "things.things.example.com \"x\" is forbidden: User \"jane\" cannot get resource \"things\" in API group \
+                 \"things.example.com\" in the namespace \"case-{number}\"{reason}"
+            );
+            assert_eq!(status["message"], message, "{name}");
+        } else {
+            answer.refused(500, "InternalError");
+        }
+        assert!(!answer.text().contains("secret") && !answer.text().contains("127.0.0.1"), "{}", answer.text());
+    }
+    assert!(stage.backend.seen().is_empty());
+    // A no is remembered, a failure is not.
+    let asked = stage.reviewer.asked("SubjectAccessReview").len();
+    jane.get(&path(0)).await.refused(403, "Forbidden");
+    jane.get(&path(5)).await.refused(500, "InternalError");
+    assert_eq!(stage.reviewer.asked("SubjectAccessReview").len(), asked + 1);
+}
+
+#[tokio::test]
+async fn selectors_and_long_attributes() {
+    let stage = Stage::set(&KEPT).await;
+    let jane = stage.scene.http2().await;
+    let list = |query: &str| format!("{THINGS}?{query}");
+    jane.get(&list("labelSelector=a+in+(b,c)&fieldSelector=spec.x!%3Dy")).await;
+    jane.get(&list("labelSelector=a")).await;
+    jane.get(&list("limit=500")).await;
+    jane.get(&list("limit=1")).await;
+    let asked: Vec<Value> =
+        stage.reviewer.asked("SubjectAccessReview").iter().map(|it| it["spec"]["resourceAttributes"].clone()).collect();
+    assert_eq!(asked.len(), 3, "a limit is nobody's business");
+    assert_eq!(
+        asked[0]["labelSelector"],
+        json!({"requirements": [{"key": "a", "operator": "In", "values": ["b", "c"]}]})
+    );
+    assert_eq!(
+        asked[0]["fieldSelector"],
+        json!({"requirements": [{"key": "spec.x", "operator": "NotIn", "values": ["y"]}]})
+    );
+    assert_eq!(asked[1]["labelSelector"], json!({"requirements": [{"key": "a", "operator": "Exists"}]}));
+    assert!(asked[2].get("labelSelector").is_none());
+    // What a client made long is asked each time.
+    let long = format!("{THINGS}/{}", "x".repeat(10_000));
+    jane.get(&long).await;
+    jane.get(&long).await;
+    assert_eq!(stage.reviewer.asked("SubjectAccessReview").len(), 5);
+}
+
+#[tokio::test]
+async fn some_paths_and_some_groups_need_no_permission() {
+    let stage = Stage::set(&["--authorization-always-allow-paths=/version,/apis/*"]).await;
+    stage.reviewer.behave(|_| access(json!({"allowed": false})));
+    let jane = stage.scene.http2().await;
+    for (path, code) in [("/version", 200), ("/apis/things.example.com/v1", 200), ("/metrics", 403), (THINGS, 403)] {
+        assert_eq!(jane.get(path).await.status, code, "{path}");
+    }
+    assert_eq!(
+        jane.get("/metrics").await.refused(403, "Forbidden")["message"],
+        "forbidden: User \"jane\" cannot get path \"/metrics\""
+    );
+    let asked = stage.reviewer.asked("SubjectAccessReview");
+    assert_eq!(asked.len(), 2);
+    assert_eq!(asked[0]["spec"]["nonResourceAttributes"], json!({"path": "/metrics", "verb": "get"}));
+    let root = stage.scene.world.user("root", &["system:masters"]);
+    let root = Client::http2(&stage.scene.world, &stage.scene.gateway, Some(&root)).await;
+    assert_eq!(root.get(THINGS).await.status, 200);
+    assert_eq!(stage.reviewer.asked("SubjectAccessReview").len(), 2);
+}
+
+/// The reviewer hangs: an answer comes all the same, in the time that is stated, and the right one.
+#[tokio::test]
+async fn a_reviewer_that_hangs_costs_a_bounded_time() {
+    let stage = Stage::set(&["--anonymous-auth"]).await;
+    stage.reviewer.behave(|_| Reply::Hang);
+    let jane = stage.scene.http2().await;
+    let (token, access) = tokio::join!(stage.with_token("good", THINGS), jane.get(THINGS));
+    unauthorized(&token);
+    access.refused(500, "InternalError");
+    assert_eq!(stage.count("apiserver_delegated_authn_request_total{code=\"<error>\"}").await, 1.0);
+    assert_eq!(stage.count("apiserver_delegated_authz_request_total{code=\"<error>\"}").await, 1.0);
+    assert!(stage.backend.seen().is_empty());
+}
+
+/// The plug is pulled: what is known lives on for its time, all else is refused; on its return the flow resumes.
+#[tokio::test]
+async fn the_reviewer_goes_and_comes_back() {
+    let stage = Stage::set(&[
+        "--authentication-token-webhook-cache-ttl=1h",
+        "--authorization-webhook-cache-authorized-ttl=500ms",
+        "--authorization-webhook-cache-unauthorized-ttl=500ms",
+    ])
+    .await;
+    assert_eq!(stage.with_token("good", THINGS).await.status, 200);
+    let Stage { scene, reviewer, backend } = stage;
+    let address = reviewer.stop().await;
+    let with_token = async |token: &str| {
+        let client = Client::http1(&scene.world, &scene.gateway, None).await;
+        client.ask(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await
+    };
+    // The token is still known; the permission ends.
+    let refused = eventually("the permission to end", async || {
+        let answer = with_token("good").await;
+        (answer.status != 200).then_some(answer)
+    })
+    .await;
+    refused.refused(500, "InternalError");
+    unauthorized(&with_token("other").await);
+    let seen = backend.seen().len();
+    with_token("good").await.refused(500, "InternalError");
+    assert_eq!(backend.seen().len(), seen);
+
+    let reviewer = Reviewer::start_at(&scene.world, address).await;
+    eventually("the flow to resume", async || (with_token("good").await.status == 200).then_some(())).await;
+    assert_eq!(reviewer.asked("TokenReview").len(), 0, "what is known need not be asked");
+}
+
+#[tokio::test]
+async fn a_stale_yes_is_used_only_if_the_operator_says_so_and_only_when_nobody_can_be_asked() {
+    let stage = Stage::set(&[
+        "--authorization-webhook-cache-authorized-ttl=0s",
+        "--authorization-webhook-cache-unauthorized-ttl=0s",
+        "--authorization-stale-allow-ttl=1h",
+    ])
+    .await;
+    let jane = stage.scene.http2().await;
+    assert_eq!(jane.get(THINGS).await.status, 200);
+    stage.reviewer.behave(|_| failure(403, "Forbidden"));
+    assert_eq!(jane.get(THINGS).await.status, 200);
+    // Not what was never asked.
+    jane.get("/apis/things.example.com/v1/namespaces/other/things").await.refused(500, "InternalError");
+    assert_eq!(stage.count("narthex_decision_cache_requests_total{cache=\"access\",result=\"stale\"}").await, 1.0);
+    stage.scene.gateway.said(&["what it allowed before is still allowed"]).await;
+    // A no takes the yes away, also for when nobody can be asked.
+    stage.reviewer.behave(|_| access(json!({"allowed": false})));
+    jane.get(THINGS).await.refused(403, "Forbidden");
+    stage.reviewer.behave(|_| failure(403, "Forbidden"));
+    jane.get(THINGS).await.refused(500, "InternalError");
+}
+
+#[tokio::test]
+async fn rotated_credentials_are_used_without_a_restart() {
+    let stage = Stage::set(&[]).await;
+    stage.with_token("one", THINGS).await;
+    assert_eq!(stage.reviewer.credentials().1, "Bearer first");
+    let world = &stage.scene.world;
+    std::fs::write(world.path("reviewer.token"), "second\n").unwrap();
+    let identity = narthex::tls::Request::client("narthex-renewed", &[]);
+    let identity = world.request_header.issue(&identity, std::time::SystemTime::now()).unwrap();
+    world.keep("reviewer-client", &identity);
+    let mut number = 0;
+    eventually("the new credentials", async || {
+        number += 1;
+        stage.with_token(&format!("t{number}"), THINGS).await;
+        (stage.reviewer.credentials() == ("narthex-renewed".to_owned(), "Bearer second".to_owned())).then_some(())
+    })
+    .await;
+    // A kubeconfig that is wrong now keeps what was good.
+    std::fs::write(world.path("reviewer.kubeconfig"), "current-context: gone").unwrap();
+    stage.scene.gateway.said(&["the kubeconfig changed and is not usable", "there is no single context"]).await;
+    assert_eq!(stage.with_token("good", THINGS).await.status, 200);
+}
+
+#[test]
+fn mistakes_in_kubeconfigs_are_told_at_once() {
+    let world = World::new();
+    std::fs::write(world.path("a.kubeconfig"), "current-context: gone").unwrap();
+    let file = |name: &str| world.path(name).display().to_string();
+    let output = narthex(
+        &[
+            vec!["check".to_owned(), "gateway".to_owned()],
+            world.arguments(&[
+                &format!("--authentication-kubeconfig={}", file("a.kubeconfig")),
+                &format!("--authorization-kubeconfig={}", file("nowhere")),
+                "--authorization-mode=Webhook",
+            ]),
+        ]
+        .concat(),
+    );
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    for words in ["a.kubeconfig: current-context: there is no single context", "nowhere: cannot be read"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}

@@ -1,0 +1,177 @@
+//! A kube-apiserver that reviews tokens and access as the test says, and breaks as the test says.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use http_body_util::BodyExt;
+use narthex::tls::Request as CertificateRequest;
+use serde_json::{Value, json};
+
+use crate::backend::{Answer, Backend, Settings, data, json as answer, streamed};
+use crate::world::World;
+
+/// What becomes of one review.
+#[derive(Clone)]
+pub(crate) enum Reply {
+    /// This status and this document.
+    Say(u16, Value),
+    /// This status and these bytes, which need not be JSON.
+    Text(u16, &'static str),
+    /// No answer at all.
+    Hang,
+    /// The head of an answer, and then the end of the stream.
+    Break,
+    /// The reply, as soon as the other end of the channel is dropped.
+    Wait(tokio::sync::watch::Receiver<()>, Box<Reply>),
+}
+
+type Behaviour = Arc<dyn Fn(&Value) -> Reply + Send + Sync>;
+
+/// A reviewer that runs; it stops when dropped.
+pub(crate) struct Reviewer {
+    backend: Backend,
+    behaviour: Arc<Mutex<Behaviour>>,
+    asked: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Reviewer {
+    /// Listens, and writes `reviewer.kubeconfig`, which names it. Knows the token `good` as tina, and allows her and
+    /// everybody else everything.
+    pub(crate) async fn start(world: &World) -> Reviewer {
+        Reviewer::start_at(world, "127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub(crate) async fn start_at(world: &World, address: SocketAddr) -> Reviewer {
+        let behaviour: Arc<Mutex<Behaviour>> = Arc::new(Mutex::new(Arc::new(kindly)));
+        let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (behaving, asking) = (behaviour.clone(), asked.clone());
+        let settings = Settings { names: vec!["127.0.0.1"], address, all: true, ..Settings::http2() };
+        let backend = Backend::start(world, settings, move |request| {
+            let (behaving, asking) = (behaving.clone(), asking.clone());
+            async move {
+                let path = request.uri().path().to_owned();
+                let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let question: Value = serde_json::from_slice(&body).unwrap();
+                let of = format!(
+                    "/apis/{}/{}s",
+                    question["apiVersion"].as_str().unwrap(),
+                    question["kind"].as_str().unwrap()
+                );
+                assert_eq!(path, of.to_ascii_lowercase());
+                asking.lock().unwrap().push(question.clone());
+                let reply = behaving.lock().unwrap().clone()(&question);
+                give(reply).await
+            }
+        })
+        .await;
+        let identity = CertificateRequest::client("narthex", &[]);
+        world.keep("reviewer-client", &world.request_header.issue(&identity, SystemTime::now()).unwrap());
+        std::fs::write(world.path("reviewer.token"), "first\n").unwrap();
+        let reviewer = Reviewer { backend, behaviour, asked };
+        reviewer.write_kubeconfig(world);
+        reviewer
+    }
+
+    fn write_kubeconfig(&self, world: &World) {
+        let document = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {
+                "server": format!("https://{}", self.backend.address),
+                "certificate-authority": "backend-ca.crt",
+            }}],
+            "users": [{"name": "u", "user": {
+                "client-certificate": "reviewer-client.crt",
+                "client-key": "reviewer-client.key",
+                "tokenFile": "reviewer.token",
+            }}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        });
+        std::fs::write(world.path("reviewer.kubeconfig"), document.to_string()).unwrap();
+    }
+
+    /// Does as `behaviour` says from now on.
+    pub(crate) fn behave(&self, behaviour: impl Fn(&Value) -> Reply + Send + Sync + 'static) {
+        *self.behaviour.lock().unwrap() = Arc::new(behaviour);
+    }
+
+    /// The reviews of a kind so far.
+    pub(crate) fn asked(&self, kind: &str) -> Vec<Value> {
+        self.asked.lock().unwrap().iter().filter(|question| question["kind"] == kind).cloned().collect()
+    }
+
+    /// The credentials that the latest review came with: common name, and token.
+    pub(crate) fn credentials(&self) -> (String, String) {
+        let last = self.backend.last();
+        (last.peer.clone(), last.all("authorization").join(" and "))
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.backend.connections()
+    }
+
+    /// Stops listening and cuts every connection.
+    pub(crate) async fn stop(self) -> SocketAddr {
+        self.backend.stop().await
+    }
+}
+
+/// `good` is tina's; everybody may everything.
+pub(crate) fn kindly(question: &Value) -> Reply {
+    if question["kind"] == "SubjectAccessReview" {
+        return access(json!({"allowed": true}));
+    }
+    if question["spec"]["token"] == "good" { tina() } else { token(json!({"authenticated": false})) }
+}
+
+pub(crate) fn tina() -> Reply {
+    let user =
+        json!({"username": "tina", "uid": "t-1", "groups": ["devs"], "extra": {"example.com/scopes": ["a", "b"]}});
+    token(json!({"authenticated": true, "user": user}))
+}
+
+/// The answer to a token review.
+pub(crate) fn token(status: Value) -> Reply {
+    reviewed(json!({"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1"}), status)
+}
+
+/// The answer to an access review.
+pub(crate) fn access(status: Value) -> Reply {
+    reviewed(json!({"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1"}), status)
+}
+
+fn reviewed(mut review: Value, status: Value) -> Reply {
+    review["status"] = status;
+    Reply::Say(201, review)
+}
+
+/// A failure as an API server words it.
+pub(crate) fn failure(code: u16, reason: &str) -> Reply {
+    let message = format!("secret words of {reason}");
+    Reply::Say(
+        code,
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code}),
+    )
+}
+
+async fn give(mut reply: Reply) -> Answer {
+    loop {
+        reply = match reply {
+            Reply::Say(status, document) => return answer(status, &document.to_string()),
+            Reply::Text(status, text) => return answer(status, text),
+            Reply::Hang => std::future::pending().await,
+            Reply::Break => {
+                let (writer, answer) = streamed(201);
+                writer.send(data("{\"kind\":")).unwrap();
+                writer.send(Err(std::io::Error::other("broken"))).unwrap();
+                return answer;
+            }
+            Reply::Wait(mut until, then) => {
+                while until.changed().await.is_ok() {}
+                *then
+            }
+        }
+    }
+}
