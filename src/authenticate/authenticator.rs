@@ -1,8 +1,10 @@
 //! The chain of authenticators, and the proof that somebody came out of it.
 
+use std::borrow::Cow;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{HeaderMap, HeaderValue};
 use rustls_pki_types::UnixTime;
@@ -18,6 +20,7 @@ use crate::message::{Blame, Refusal, upgrade_protocol};
 use crate::observe::metrics::Authentication;
 use crate::process::Published;
 use crate::tls::Trust;
+use crate::tls::server::FrontProxies;
 
 /// What the chain is made of.
 pub struct Settings {
@@ -36,8 +39,17 @@ pub struct Settings {
 /// Finds out who is asking. One a worker; cheap to make.
 pub struct Authenticator {
     settings: Settings,
-    headers: Arc<IdentityHeaders>,
+    /// How front proxies speak as the flags say.
+    given: Arc<Speech>,
+    /// How they speak as the cluster said last.
+    announced: ArcSwapOption<(Arc<FrontProxies>, Arc<Speech>)>,
     anonymous: Option<Arc<User>>,
+}
+
+/// How front proxies speak, and which headers carry an identity then.
+struct Speech {
+    request_headers: RequestHeaders,
+    headers: Arc<IdentityHeaders>,
 }
 
 /// Somebody, known. Only [`Authenticator::authenticate`] makes one, and when it did, the request's
@@ -63,13 +75,29 @@ impl Authenticator {
         let anonymous = settings.anonymous.then(|| {
             Arc::new(User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() })
         });
-        let headers = Arc::new(IdentityHeaders::new(&settings.request_headers.names));
-        Authenticator { settings, headers, anonymous }
+        let given = Arc::new(Speech::of(settings.request_headers.clone()));
+        Authenticator { settings, given, announced: ArcSwapOption::empty(), anonymous }
     }
 
     /// The names of all headers that carry an identity here.
-    pub fn identity_headers(&self) -> &Arc<IdentityHeaders> {
-        &self.headers
+    pub fn identity_headers(&self) -> Cow<'_, Arc<IdentityHeaders>> {
+        match self.speech(&self.settings.trust.load()) {
+            Cow::Borrowed(given) => Cow::Borrowed(&given.headers),
+            Cow::Owned(announced) => Cow::Owned(announced.headers.clone()),
+        }
+    }
+
+    /// How front proxies speak whom `trust` believes.
+    fn speech(&self, trust: &Trust) -> Cow<'_, Arc<Speech>> {
+        let Some(theirs) = &trust.front_proxies else { return Cow::Borrowed(&self.given) };
+        if let Some(last) = &*self.announced.load()
+            && Arc::ptr_eq(&last.0, theirs)
+        {
+            return Cow::Owned(last.1.clone());
+        }
+        let speech = Arc::new(Speech::of(RequestHeaders::announced(theirs)));
+        self.announced.store(Some(Arc::new((theirs.clone(), speech.clone()))));
+        Cow::Owned(speech)
     }
 
     /// Says who sent a request, and removes from its headers every credential and every front proxy's
@@ -84,8 +112,9 @@ impl Authenticator {
     /// Connections that live for hours are asked this now and then, so that trust which is taken back is lost
     /// to what runs on them too.
     pub fn trusts(&self, peer: &Peer) -> Result<(), String> {
-        let Some(verdict) = peer.judge(&self.settings.trust.load(), &self.settings.request_headers, UnixTime::now())
-        else {
+        let trust = self.settings.trust.load();
+        let speech = self.speech(&trust);
+        let Some(verdict) = peer.judge(&trust, &speech.request_headers, UnixTime::now()) else {
             return Err("there is no certificate".to_owned());
         };
         match (&verdict.client, &verdict.front_proxy) {
@@ -101,10 +130,21 @@ impl Authenticator {
         headers: &mut HeaderMap,
         now: impl FnOnce() -> UnixTime,
     ) -> Result<Authenticated, Unauthenticated> {
-        let found = self.headers.find(headers);
         let mut attempt = Attempt::default();
-        let user = self.first_who_knows(peer, headers, found, now, &mut attempt).await;
-        self.take_away(headers, found);
+        // One look at whom we believe: names of one generation are not held against certificates of another.
+        let (speech, found, by_connection) = {
+            let trust = self.settings.trust.load();
+            let speech = self.speech(&trust);
+            let found = speech.headers.find(headers);
+            let by_connection = by_connection(peer, &trust, &speech, headers, found, now, &mut attempt);
+            (speech, found, by_connection)
+        };
+        let user = match by_connection {
+            ByConnection::Known(user) => Some(user),
+            ByConnection::Nobody => None,
+            ByConnection::Unknown => self.by_token(peer, headers, found, &mut attempt).await,
+        };
+        speech.take_away(headers, found);
         let impersonates = found.impersonation;
         let warning = attempt.warning;
         if let Some(user) = user {
@@ -116,20 +156,14 @@ impl Authenticator {
         }
     }
 
-    /// Upstream's union: the first success wins, errors are kept for when nobody succeeds.
-    async fn first_who_knows(
+    /// The tokens that a request carries, in upstream's order.
+    async fn by_token(
         &self,
         peer: &Peer,
         headers: &HeaderMap,
         found: Found,
-        now: impl FnOnce() -> UnixTime,
         attempt: &mut Attempt,
     ) -> Option<Arc<User>> {
-        match self.by_connection(peer, headers, found, now, attempt) {
-            ByConnection::Known(user) => return Some(user),
-            ByConnection::Nobody => return None,
-            ByConnection::Unknown => {}
-        }
         if found.credential
             && let Some(value) = headers.get(AUTHORIZATION)
         {
@@ -159,51 +193,6 @@ impl Authenticator {
             }
         }
         None
-    }
-
-    /// What the connection's certificate says, and the headers of a front proxy that has one.
-    fn by_connection(
-        &self,
-        peer: &Peer,
-        headers: &HeaderMap,
-        found: Found,
-        now: impl FnOnce() -> UnixTime,
-        attempt: &mut Attempt,
-    ) -> ByConnection {
-        if peer.chain().is_empty() {
-            return ByConnection::Unknown;
-        }
-        let Some(verdict) = peer.judge(&self.settings.trust.load(), &self.settings.request_headers, now()) else {
-            return ByConnection::Nobody;
-        };
-        match &verdict.front_proxy {
-            Some(Ok(())) if found.front_proxy => match self.front_proxy_s_word(headers) {
-                Ok(Some(user)) => return ByConnection::Known(user),
-                Ok(None) => {}
-                Err(why) => {
-                    // Whoever else knew the sender would take the front proxy for the caller.
-                    attempt.error("request header", why);
-                    return ByConnection::Nobody;
-                }
-            },
-            Some(Err(why)) => attempt.error("request header", why),
-            _ => {}
-        }
-        match &verdict.client {
-            Some(Ok(user)) => return ByConnection::Known(user.clone()),
-            Some(Err(why)) => attempt.error("client certificate", why),
-            None => {}
-        }
-        ByConnection::Unknown
-    }
-
-    fn front_proxy_s_word(&self, headers: &HeaderMap) -> Result<Option<Arc<User>>, String> {
-        let Some(mut user) = self.settings.request_headers.names.read(headers)? else { return Ok(None) };
-        speakable::check(&user)?;
-        if user.name != ANONYMOUS {
-            add_group(&mut user.groups, AUTHENTICATED);
-        }
-        Ok(Some(Arc::new(user)))
     }
 
     /// A token that nobody here can judge is an error, too: its sender meant to be somebody.
@@ -239,6 +228,22 @@ impl Authenticator {
         }
         None
     }
+}
+
+impl Speech {
+    fn of(request_headers: RequestHeaders) -> Speech {
+        let headers = Arc::new(IdentityHeaders::new(&request_headers.names));
+        Speech { request_headers, headers }
+    }
+
+    fn front_proxy_s_word(&self, headers: &HeaderMap) -> Result<Option<Arc<User>>, String> {
+        let Some(mut user) = self.request_headers.names.read(headers)? else { return Ok(None) };
+        speakable::check(&user)?;
+        if user.name != ANONYMOUS {
+            add_group(&mut user.groups, AUTHENTICATED);
+        }
+        Ok(Some(Arc::new(user)))
+    }
 
     fn take_away(&self, headers: &mut HeaderMap, found: Found) {
         if found.other_name {
@@ -251,6 +256,42 @@ impl Authenticator {
             take_token_away(headers);
         }
     }
+}
+
+/// What the connection's certificate says, and the headers of a front proxy that has one. As upstream's union: the
+/// first success wins, errors are kept for when nobody succeeds.
+fn by_connection(
+    peer: &Peer,
+    trust: &Trust,
+    speech: &Speech,
+    headers: &HeaderMap,
+    found: Found,
+    now: impl FnOnce() -> UnixTime,
+    attempt: &mut Attempt,
+) -> ByConnection {
+    if peer.chain().is_empty() {
+        return ByConnection::Unknown;
+    }
+    let Some(verdict) = peer.judge(trust, &speech.request_headers, now()) else { return ByConnection::Nobody };
+    match &verdict.front_proxy {
+        Some(Ok(())) if found.front_proxy => match speech.front_proxy_s_word(headers) {
+            Ok(Some(user)) => return ByConnection::Known(user),
+            Ok(None) => {}
+            Err(why) => {
+                // Whoever else knew the sender would take the front proxy for the caller.
+                attempt.error("request header", why);
+                return ByConnection::Nobody;
+            }
+        },
+        Some(Err(why)) => attempt.error("request header", why),
+        _ => {}
+    }
+    match &verdict.client {
+        Some(Ok(user)) => return ByConnection::Known(user.clone()),
+        Some(Err(why)) => attempt.error("client certificate", why),
+        None => {}
+    }
+    ByConnection::Unknown
 }
 
 impl Authenticated {

@@ -15,6 +15,7 @@ mod authenticator;
 mod bearer;
 mod csv;
 mod identity_headers;
+mod lookup;
 mod peer;
 #[cfg(test)]
 mod pitfalls;
@@ -26,6 +27,7 @@ mod websocket;
 
 pub use authenticator::{Authenticated, Authenticator, Settings, Unauthenticated};
 pub use identity_headers::IdentityHeaders;
+pub use lookup::{Following, LookupFailure, look_up};
 pub use peer::Peer;
 pub use request_header::{RequestHeaderNames, RequestHeaders};
 pub use token_review::{TokenReviewSettings, TokenReviews};

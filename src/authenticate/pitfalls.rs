@@ -79,6 +79,7 @@ fn world(change: impl FnOnce(&mut Settings)) -> World {
         client: Some(clients.bundle.clone()),
         request_header: Some(proxies.bundle.clone()),
         generation: 1,
+        ..Trust::default()
     });
     let mut settings = Settings {
         trust: reader,
@@ -236,6 +237,7 @@ fn pitfall_4_a_front_proxy_that_names_nobody_is_not_taken_for_the_caller() {
             client: Some(both.bundle.clone()),
             request_header: Some(both.bundle.clone()),
             generation: 1,
+            ..Trust::default()
         });
         settings.anonymous = true;
         shared = Some(both);
@@ -354,7 +356,7 @@ fn pitfall_13_trust_that_shrinks_takes_effect_on_open_connections() {
     assert_eq!(world.ask(&jane, &[]).unwrap(), "jane");
     assert_eq!(world.ask(&proxy, &word).unwrap(), "bob");
     let strangers = ca("strangers").bundle;
-    let trust = |client, request_header, generation| Trust { client, request_header, generation };
+    let trust = |client, request_header, generation| Trust { client, request_header, generation, ..Trust::default() };
     world.trust.publish(Arc::new(trust(Some(strangers.clone()), Some(strangers), 2)));
     assert!(world.ask(&jane, &[]).unwrap_err().contains("no authority of the bundle signed it"));
     assert!(world.ask(&proxy, &word).unwrap_err().starts_with("request header: "));
@@ -375,6 +377,7 @@ fn a_running_request_can_ask_whether_its_peer_is_still_trusted() {
         client: Some(world.clients.bundle.clone()),
         request_header: None,
         generation: 2,
+        ..Trust::default()
     }));
     assert_eq!(world.authenticator.trusts(&jane), Ok(()));
     assert!(world.authenticator.trusts(&proxy).unwrap_err().contains("no authority of the bundle signed it"));

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::kubeapi::{User, extra_key};
 use crate::process::{Problem, Problems};
+use crate::tls::server::FrontProxies;
 
 /// Names of the headers in which a front proxy speaks (`--requestheader-*-headers`, `-prefix`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,6 +120,18 @@ impl RequestHeaderNames {
 }
 
 impl RequestHeaders {
+    /// How front proxies are known and speak as a cluster says, whose lists were found to be good.
+    pub(super) fn announced(said: &FrontProxies) -> RequestHeaders {
+        let names = RequestHeaderNames::new(
+            &said.username_headers,
+            &said.uid_headers,
+            &said.group_headers,
+            &said.extra_prefixes,
+        );
+        // Without a header nobody can be named: a list that is wrong makes no front proxy believed.
+        RequestHeaders { names: names.unwrap_or_default(), allowed_names: said.allowed_names.clone() }
+    }
+
     /// Whether a certificate of this common name may speak for others. An error in upstream's words.
     pub(super) fn check_name(&self, common_name: Option<&str>) -> Result<(), String> {
         let name = common_name.unwrap_or_default();

@@ -20,6 +20,7 @@ mod handshakes;
 mod identity;
 mod limits;
 mod load;
+mod lookup;
 mod operator;
 mod paths;
 mod pool;

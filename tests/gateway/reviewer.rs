@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use http_body_util::BodyExt;
 use narthex::tls::Request as CertificateRequest;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::backend::{Answer, Backend, Settings, data, json as answer, streamed};
 use crate::world::World;
@@ -23,7 +24,7 @@ pub(crate) enum Reply {
     /// The head of an answer, and then the end of the stream.
     Break,
     /// The reply, as soon as the other end of the channel is dropped.
-    Wait(tokio::sync::watch::Receiver<()>, Box<Reply>),
+    Wait(watch::Receiver<()>, Box<Reply>),
 }
 
 type Behaviour = Arc<dyn Fn(&Value) -> Reply + Send + Sync>;
@@ -33,6 +34,18 @@ pub(crate) struct Reviewer {
     backend: Backend,
     behaviour: Arc<Mutex<Behaviour>>,
     asked: Arc<Mutex<Vec<Value>>>,
+    config_map: watch::Sender<(u64, ConfigMap)>,
+}
+
+/// What stands at `kube-system/extension-apiserver-authentication`.
+#[derive(Clone)]
+pub(crate) enum ConfigMap {
+    /// These data.
+    Says(Value),
+    /// Nothing.
+    Gone,
+    /// Something that we may not read.
+    Forbidden,
 }
 
 impl Reviewer {
@@ -46,10 +59,14 @@ impl Reviewer {
         let behaviour: Arc<Mutex<Behaviour>> = Arc::new(Mutex::new(Arc::new(kindly)));
         let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
         let (behaving, asking) = (behaviour.clone(), asked.clone());
+        let (config_map, telling) = watch::channel((1, ConfigMap::Gone));
         let settings = Settings { names: vec!["127.0.0.1"], address, all: true, ..Settings::http2() };
         let backend = Backend::start(world, settings, move |request| {
-            let (behaving, asking) = (behaving.clone(), asking.clone());
+            let (behaving, asking, telling) = (behaving.clone(), asking.clone(), telling.clone());
             async move {
+                if request.method() == http::Method::GET {
+                    return tell(request.uri(), telling);
+                }
                 let path = request.uri().path().to_owned();
                 let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                 let question: Value = serde_json::from_slice(&body).unwrap();
@@ -68,7 +85,7 @@ impl Reviewer {
         let identity = CertificateRequest::client("narthex", &[]);
         world.keep("reviewer-client", &world.request_header.issue(&identity, SystemTime::now()).unwrap());
         std::fs::write(world.path("reviewer.token"), "first\n").unwrap();
-        let reviewer = Reviewer { backend, behaviour, asked };
+        let reviewer = Reviewer { backend, behaviour, asked, config_map };
         reviewer.write_kubeconfig(world);
         reviewer
     }
@@ -95,6 +112,14 @@ impl Reviewer {
     /// Does as `behaviour` says from now on.
     pub(crate) fn behave(&self, behaviour: impl Fn(&Value) -> Reply + Send + Sync + 'static) {
         *self.behaviour.lock().unwrap() = Arc::new(behaviour);
+    }
+
+    /// Writes the ConfigMap.
+    pub(crate) fn config_map(&self, now: ConfigMap) {
+        self.config_map.send_modify(|(version, before)| {
+            *version += 1;
+            *before = now;
+        });
     }
 
     /// The reviews of a kind so far.
@@ -154,6 +179,52 @@ pub(crate) fn failure(code: u16, reason: &str) -> Reply {
         code,
         json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code}),
     )
+}
+
+/// A list of the one ConfigMap, or a watch of it.
+fn tell(uri: &http::Uri, mut telling: watch::Receiver<(u64, ConfigMap)>) -> Answer {
+    assert_eq!(uri.path(), "/api/v1/namespaces/kube-system/configmaps");
+    let query = uri.query().unwrap_or_default();
+    assert!(query.contains("fieldSelector=metadata.name%3Dextension-apiserver-authentication"), "{query}");
+    let (version, now) = telling.borrow_and_update().clone();
+    if matches!(now, ConfigMap::Forbidden) {
+        return answer(403, r#"{"kind":"Status","message":"secret words"}"#);
+    }
+    let document =
+        |version: u64, data: Value| json!({"metadata": {"resourceVersion": version.to_string()}, "data": data});
+    if !query.contains("watch=true") {
+        let items: Vec<Value> = match now {
+            ConfigMap::Says(data) => vec![document(version, data)],
+            ConfigMap::Gone | ConfigMap::Forbidden => Vec::new(),
+        };
+        let list =
+            json!({"kind": "ConfigMapList", "metadata": {"resourceVersion": version.to_string()}, "items": items});
+        return answer(200, &list.to_string());
+    }
+    let from: u64 = query.split("resourceVersion=").nth(1).unwrap().split('&').next().unwrap().parse().unwrap();
+    let (writer, answer) = streamed(200);
+    tokio::spawn(async move {
+        let mut told = from;
+        loop {
+            let (version, now) = telling.borrow_and_update().clone();
+            if version > told {
+                told = version;
+                let event = match now {
+                    ConfigMap::Says(data) => json!({"type": "MODIFIED", "object": document(version, data)}),
+                    ConfigMap::Gone | ConfigMap::Forbidden => {
+                        json!({"type": "DELETED", "object": document(version, json!({}))})
+                    }
+                };
+                if writer.send(data(&format!("{event}\n"))).is_err() {
+                    return;
+                }
+            }
+            if telling.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+    answer
 }
 
 async fn give(mut reply: Reply) -> Answer {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::Mode;
+use super::{Mode, Who};
 use crate::authenticate::TokenReviewSettings;
 use crate::authorize::{AccessReviewSettings, AlwaysAllowPaths};
 use crate::config::reading::Reading;
@@ -12,6 +12,10 @@ use crate::config::reading::Reading;
 pub struct Delegated {
     /// `--authentication-kubeconfig`: whom to ask about tokens.
     pub authentication_kubeconfig: Option<PathBuf>,
+    /// Whether that API server is asked whom to believe, too, where no file says so.
+    pub look_up: bool,
+    /// `--authentication-tolerate-lookup-failure`.
+    pub tolerate_lookup_failure: bool,
     /// How tokens are reviewed.
     pub token_reviews: TokenReviewSettings,
     /// `--authorization-kubeconfig`: whom to ask what users may; there if, and only if, [`Mode::Webhook`] is among
@@ -23,13 +27,19 @@ pub struct Delegated {
     pub always_allow_paths: AlwaysAllowPaths,
 }
 
-pub(super) fn delegated(reading: &mut Reading<'_>, modes: &[Mode]) -> Delegated {
+pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode]) -> Delegated {
     let authentication_kubeconfig = reading.path("authentication-kubeconfig");
     let audiences = reading.list("api-audiences");
     if audiences.iter().any(String::is_empty) {
         reading.problem("api-audiences", "empty value in \"api-audiences\"");
     }
+    let skip_lookup = reading.switch("authentication-skip-lookup");
+    let named = who.client_ca_file.is_some() && who.request_header.ca_file.is_some();
+    // Upstream ignores that clients' authorities cannot be looked up; only those of front proxies matter to it.
+    let tolerate = reading.switch("authentication-tolerate-lookup-failure") || who.request_header.ca_file.is_some();
     Delegated {
+        look_up: authentication_kubeconfig.is_some() && !skip_lookup && !named,
+        tolerate_lookup_failure: tolerate,
         authentication_kubeconfig,
         token_reviews: TokenReviewSettings {
             audiences,

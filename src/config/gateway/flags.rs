@@ -163,7 +163,7 @@ pub static WHO: Group = Group {
             "client-ca-file",
             Kind::File,
             "",
-            "Authorities of client certificates: the common name is the user, organizations are groups (default: one we make ourselves, for admin.kubeconfig)",
+            "Authorities of client certificates: the common name is the user, organizations are groups (default: what --authentication-kubeconfig says, else one we make ourselves, for admin.kubeconfig)",
         ),
         Flag::new(
             "requestheader-client-ca-file",
@@ -212,6 +212,18 @@ pub static WHO: Group = Group {
             Kind::File,
             "",
             "kubeconfig of the kube-apiserver that is asked who holds a token (TokenReview). Followed on disk",
+        ),
+        Flag::new(
+            "authentication-skip-lookup",
+            Kind::Switch,
+            "false",
+            "Do not ask that kube-apiserver, too, which client certificates and front proxies to believe (ConfigMap kube-system/extension-apiserver-authentication); without this it is asked and followed where no --client-ca-file or --requestheader-client-ca-file is given",
+        ),
+        Flag::new(
+            "authentication-tolerate-lookup-failure",
+            Kind::Switch,
+            "false",
+            "Start although that ConfigMap cannot be read, and believe no such certificate until it can",
         ),
         Flag::new(
             "authentication-token-webhook-cache-ttl",
@@ -382,8 +394,6 @@ pub static LATER: &[Flag] = &[
     later("cors-allowed-origins", Kind::List(""), NO_CORS),
     later("authentication-config", Kind::File, CREDENTIALS),
     later("authentication-token-webhook-config-file", Kind::File, CREDENTIALS),
-    later("authentication-skip-lookup", Kind::Switch, CREDENTIALS),
-    later("authentication-tolerate-lookup-failure", Kind::Switch, CREDENTIALS),
     later("authentication-pass-on-groups", Kind::List(""), CREDENTIALS),
     later("authentication-drop-groups", Kind::List(""), CREDENTIALS),
     later("authorization-config", Kind::File, MODES),

@@ -5,17 +5,19 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::settings::{self, ResolverChoice};
 use super::start::thread;
-use crate::authenticate::TokenReviews;
+use crate::authenticate::{self, TokenReviews};
 use crate::authorize::AccessReviews;
 use crate::config::GatewayConfig;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
 use crate::observe::metrics::Metrics;
-use crate::process::{Problem, Problems};
+use crate::process::{Problem, Problems, Published};
+use crate::tls::server::Announced;
 
 /// How often decisions past their time are let go of.
 const SWEEP: Duration = Duration::from_secs(10);
@@ -35,12 +37,21 @@ struct Named {
 pub(super) struct Delegation {
     pub(super) token_reviews: Option<Arc<TokenReviews>>,
     pub(super) access_reviews: Option<Arc<AccessReviews>>,
+    /// Whom a cluster says to believe, if it is asked.
+    pub(super) announced: Option<Published<Announced>>,
 }
 
 /// One control plane, and the questions that come for it.
 struct Plane {
     named: Named,
     jobs: Jobs,
+    lookup: Option<Lookup>,
+}
+
+/// The first look at whom a cluster says to believe.
+struct Lookup {
+    tolerate_failure: bool,
+    ready: Sender<Result<Published<Announced>, Problem>>,
 }
 
 impl Kubeconfigs {
@@ -70,6 +81,9 @@ impl Kubeconfigs {
 
 impl Delegation {
     /// Starts the thread, if there is anybody to ask. It ends when nobody can ask any more.
+    ///
+    /// # Errors
+    /// When the cluster does not say whom to believe, and that is not tolerated.
     pub(super) fn start(
         kubeconfigs: Kubeconfigs,
         config: &GatewayConfig,
@@ -77,16 +91,18 @@ impl Delegation {
     ) -> Result<Delegation, Problem> {
         let (delegated, resolver) = (&config.delegated, config.behind.resolver);
         let mut planes = Vec::new();
-        let mut plane = |named| {
+        let (ready, looked_up) = std::sync::mpsc::channel();
+        let lookup = delegated.look_up.then(|| Lookup { tolerate_failure: delegated.tolerate_lookup_failure, ready });
+        let mut plane = |named, lookup| {
             let (remote, jobs) = Remote::new();
-            planes.push(Plane { named, jobs });
+            planes.push(Plane { named, jobs, lookup });
             remote
         };
-        let token_reviews = match kubeconfigs.authentication.map(&mut plane) {
+        let token_reviews = match kubeconfigs.authentication.map(|named| plane(named, lookup)) {
             Some(remote) => Some(TokenReviews::new(remote, delegated.token_reviews.clone(), metrics)?),
             None => None,
         };
-        let access_reviews = match kubeconfigs.authorization.map(&mut plane) {
+        let access_reviews = match kubeconfigs.authorization.map(|named| plane(named, None)) {
             Some(remote) => Some(AccessReviews::new(remote, delegated.access_reviews, metrics)?),
             None => None,
         };
@@ -101,7 +117,12 @@ impl Delegation {
                 }
             })?;
         }
-        Ok(Delegation { token_reviews, access_reviews })
+        let announced = match delegated.look_up.then(|| looked_up.recv()) {
+            None => None,
+            Some(Ok(announced)) => Some(announced?),
+            Some(Err(_)) => return Err(Problem::new("reviews", "the thread ended early")),
+        };
+        Ok(Delegation { token_reviews, access_reviews, announced })
     }
 }
 
@@ -110,9 +131,41 @@ impl Plane {
         let Named { path, kubeconfig } = self.named;
         tracing::info!(file = %path.display(), server = %kubeconfig.server(), "an API server is asked for decisions");
         let client = Client::new(path, kubeconfig, settings::resolver(resolver));
-        let following = tokio::task::spawn_local(Rc::clone(&client).follow());
+        let mut following = tokio::task::JoinSet::new();
+        following.spawn_local(Rc::clone(&client).follow());
+        if let Some(lookup) = self.lookup {
+            lookup.begin(&client, &mut following).await;
+        }
         self.jobs.serve(client).await;
-        following.abort();
+    }
+}
+
+impl Lookup {
+    async fn begin(self, client: &Rc<Client>, following: &mut tokio::task::JoinSet<()>) {
+        let found = match authenticate::look_up(client.clone()).await {
+            Ok(found) => found,
+            Err(failure) if self.tolerate_failure => {
+                // In upstream's words, which people search for; but we go on looking.
+                tracing::warn!("Error looking up in-cluster authentication configuration: {failure}");
+                tracing::warn!(
+                    "Continuing without authentication configuration. This may treat all requests as anonymous."
+                );
+                tracing::warn!(
+                    "To require authentication configuration lookup to succeed, set --authentication-tolerate-lookup-failure=false"
+                );
+                authenticate::Following::from_nothing(client.clone())
+            }
+            Err(failure) => {
+                let why = format!(
+                    "{failure} (see --authentication-skip-lookup and --authentication-tolerate-lookup-failure)"
+                );
+                let _ = self.ready.send(Err(Problem::new("--authentication-kubeconfig", why)));
+                return;
+            }
+        };
+        let (publisher, published) = Published::new(found.announced().clone());
+        let _ = self.ready.send(Ok(published));
+        following.spawn_local(found.follow(publisher));
     }
 }
 

@@ -157,11 +157,12 @@ async fn relay(
     record.admitted();
 
     let path_and_query = attempt!(sent_path(&path, &query, &uri, local::is_openapi(path.decoded())));
+    let identity_headers = shared.authenticator.identity_headers();
     let outbound = Outbound {
         request,
         path_and_query,
         origin: Origin { stamp: &stamp, remote: &connection.remote_header, host, path: path.raw(), audit_id },
-        identity_headers: shared.authenticator.identity_headers(),
+        identity_headers: &identity_headers,
         connection: &connection.closer,
         timeout,
         places: [place, route_place],

@@ -56,6 +56,10 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     };
     let access_log = AccessLog::to_standard_error(&metrics)?;
 
+    let delegation = Delegation::start(kubeconfigs, config, &metrics)?;
+    if let Some(announced) = delegation.announced {
+        serving.announce(announced)?;
+    }
     let (serving_publishers, serving_readers) = serving.publish()?;
     let (directory, registry) =
         registry.map_or_else(Default::default, |(directory, registry)| (Some(directory), registry));
@@ -102,7 +106,6 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
-    let delegation = Delegation::start(kubeconfigs, config, &metrics)?;
     let health = health(&drain, &access_log);
     let shared = Arc::new(Shared {
         authenticator: Authenticator::new(authenticate::Settings {
@@ -189,7 +192,8 @@ fn own_certificates(config: &GatewayConfig, address: SocketAddr, extra: Extra) -
     let directory = config.serving.certificate_dir.clone().unwrap_or_else(|| config.data_dir.join("pki"));
     let named = &config.serving.tls;
     let own_serving = named.pair.is_none() && named.named.is_empty();
-    let own_clients = named.client_ca.is_none();
+    // Where a cluster says whom to believe, we vouch for nobody.
+    let own_clients = named.client_ca.is_none() && !config.delegated.look_up;
     let mut wanted = extra.certificates;
     if own_serving {
         wanted.push(Wanted::serving(&serving_names(Some(address.ip()))));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 
-use super::{InUse, Loaded, Parts, ServingSettings, Trust, protocol};
+use super::{Announced, InUse, Loaded, Parts, ServingSettings, Trust, protocol};
 use crate::process::{Drain, Follower, Phase, Problems, Published, Publisher};
 use crate::tls::OnFailure;
 use crate::tls::key_pair::PairFiles;
@@ -15,6 +15,8 @@ use crate::tls::key_pair::PairFiles;
 pub struct Files {
     settings: ServingSettings,
     follower: Follower,
+    /// What a cluster says, where no file does; followed.
+    announced: Option<Published<Announced>>,
     parts: Parts,
     generation: u64,
     /// What was last complained about.
@@ -48,22 +50,29 @@ impl Files {
     pub fn open(settings: ServingSettings) -> Result<Files, Problems> {
         // Before the first reading, so that no change falls between.
         let follower = Follower::new(settings.files());
-        let (parts, mut problems) = Parts::read(&settings, &Parts::default(), UnixTime::now());
+        let (parts, mut problems) = Parts::read(&settings, &Announced::default(), &Parts::default(), UnixTime::now());
         // Asked for here so that a wrong cipher is reported beside a missing file.
         problems.0.extend(protocol::Protocol::of(&settings).err().into_iter().flat_map(|it| it.0));
-        problems.or(Files { settings, follower, parts, generation: 1, told: None })
+        problems.or(Files { settings, follower, announced: None, parts, generation: 1, told: None })
     }
 
     /// Reads what was made because the settings name none: the pair that serves by default, the clients' authority.
     pub fn add(&mut self, pair: Option<PairFiles>, client_ca: Option<PathBuf>) -> Result<(), Problems> {
         let own = ServingSettings { pair, client_ca, ..ServingSettings::default() };
         self.follower.add(own.files());
-        let (parts, problems) = Parts::read(&own, &Parts::default(), UnixTime::now());
+        let (parts, problems) = Parts::read(&own, &Announced::default(), &Parts::default(), UnixTime::now());
         problems.or(())?;
         self.parts.pairs.extend(parts.pairs);
         self.parts.client = parts.client.or(self.parts.client.take());
         self.settings.pair = own.pair.or(self.settings.pair.take());
         self.settings.client_ca = own.client_ca.or(self.settings.client_ca.take());
+        Ok(self.parts.told_apart(&self.settings)?)
+    }
+
+    /// Believes what a cluster says, where no file does, now and from here on.
+    pub fn announce(&mut self, announced: Published<Announced>) -> Result<(), Problems> {
+        self.parts.announced(&self.settings, &announced.load());
+        self.announced = Some(announced);
         Ok(self.parts.told_apart(&self.settings)?)
     }
 
@@ -83,15 +92,24 @@ impl Files {
     /// shrank at the same time takes effect.
     pub async fn follow(mut self, publishers: ServingPublishers, on_failure: OnFailure, mut drain: Drain) {
         loop {
+            let announced = async {
+                match &mut self.announced {
+                    Some(announced) => announced.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                () = self.follower.changed() => self.look(&publishers, &on_failure),
+                () = self.follower.changed() => {}
+                () = announced => {}
                 () = drain.reached(Phase::Ending) => return,
             }
+            self.look(&publishers, &on_failure);
         }
     }
 
     fn look(&mut self, publishers: &ServingPublishers, on_failure: &OnFailure) {
-        let (parts, mut problems) = Parts::read(&self.settings, &self.parts, UnixTime::now());
+        let announced = self.announced.as_ref().map(Published::get).unwrap_or_default();
+        let (parts, mut problems) = Parts::read(&self.settings, &announced, &self.parts, UnixTime::now());
         if !parts.same(&self.parts) {
             let generation = self.generation + u64::from(!parts.same_trust(&self.parts));
             match Loaded::of(&self.settings, &parts, generation) {

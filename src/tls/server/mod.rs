@@ -48,8 +48,37 @@ pub struct Trust {
     pub client: Option<Bundle>,
     /// Who vouches for front proxies.
     pub request_header: Option<Bundle>,
+    /// What a cluster says of them; none when files and flags do.
+    pub front_proxies: Option<Arc<FrontProxies>>,
     /// Grows with every change; a judgement is good for one generation.
     pub generation: u64,
+}
+
+/// Whom to believe because a cluster says so, where no file does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// Who vouches for clients.
+    pub client: Option<Bundle>,
+    /// Who vouches for front proxies, and how these speak.
+    pub front_proxies: Option<Arc<FrontProxies>>,
+}
+
+/// Front proxies as a cluster describes them. It travels with the authorities: names of one generation must not be
+/// held against certificates of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontProxies {
+    /// Who vouches for them.
+    pub authorities: Bundle,
+    /// Common names; empty for any.
+    pub allowed_names: Vec<String>,
+    /// Headers in which they name the user.
+    pub username_headers: Vec<String>,
+    /// Headers of the user's UID.
+    pub uid_headers: Vec<String>,
+    /// Headers of the user's groups.
+    pub group_headers: Vec<String>,
+    /// What headers with more about the user begin with.
+    pub extra_prefixes: Vec<String>,
 }
 
 /// A file with certificates that is in use, for the metric and the status page.
@@ -88,6 +117,8 @@ struct Parts {
     pairs: BTreeMap<PairFiles, Arc<KeyPair>>,
     client: Option<Bundle>,
     request_header: Option<Bundle>,
+    /// Where `request_header` is a cluster's, and not a file's.
+    front_proxies: Option<Arc<FrontProxies>>,
 }
 
 impl Loaded {
@@ -101,7 +132,12 @@ impl Loaded {
         let hints = parts.client.iter().chain(&parts.request_header).flat_map(Bundle::subjects);
         let verifier = possession::Possession::new(hints.collect());
         let config = protocol.config(Arc::new(verifier), Arc::new(resolver))?;
-        let trust = Trust { client: parts.client.clone(), request_header: parts.request_header.clone(), generation };
+        let trust = Trust {
+            client: parts.client.clone(),
+            request_header: parts.request_header.clone(),
+            front_proxies: parts.front_proxies.clone(),
+            generation,
+        };
         Ok(Loaded { config: Arc::new(config), trust, in_use: parts.in_use(settings) })
     }
 }
@@ -120,7 +156,9 @@ impl ServingSettings {
 
 impl Parts {
     /// Reads all parts; one that is wrong is taken from `old`, if it was ever good, and its problem kept.
-    fn read(settings: &ServingSettings, old: &Parts, now: UnixTime) -> (Parts, Problems) {
+    ///
+    /// What no file says is as `announced`: where that says nothing, nobody is believed.
+    fn read(settings: &ServingSettings, announced: &Announced, old: &Parts, now: UnixTime) -> (Parts, Problems) {
         let mut problems = Problems::default();
         let mut parts = Parts::default();
         for files in settings.pairs() {
@@ -140,20 +178,35 @@ impl Parts {
         parts.client = bundle(&settings.client_ca, "--client-ca-file", &old.client);
         parts.request_header =
             bundle(&settings.request_header_ca, "--requestheader-client-ca-file", &old.request_header);
+        parts.announced(settings, announced);
         if let Err(problem) = parts.told_apart(settings) {
             problems.0.push(problem);
             parts.client = old.client.clone();
             parts.request_header = old.request_header.clone();
+            parts.front_proxies = old.front_proxies.clone();
         }
         (parts, problems)
     }
 
+    /// Fills in what a cluster says, where no file does.
+    fn announced(&mut self, settings: &ServingSettings, announced: &Announced) {
+        if settings.client_ca.is_none() {
+            self.client = announced.client.clone();
+        }
+        if settings.request_header_ca.is_none() {
+            self.front_proxies = announced.front_proxies.clone();
+            self.request_header = announced.front_proxies.as_ref().map(|theirs| theirs.authorities.clone());
+        }
+    }
+
     /// Whether a client's certificate is never one of a front proxy.
     fn told_apart(&self, settings: &ServingSettings) -> Result<(), Problem> {
+        let names_given = self
+            .front_proxies
+            .as_ref()
+            .map_or(settings.request_header_names_given, |theirs| !theirs.allowed_names.is_empty());
         match (&self.client, &self.request_header) {
-            (Some(client), Some(request_header))
-                if !settings.request_header_names_given && client.overlaps(request_header) =>
-            {
+            (Some(client), Some(request_header)) if !names_given && client.overlaps(request_header) => {
                 let message = format!(
                     "{} shares an authority with --client-ca-file {}, and --requestheader-allowed-names is empty: every \
                      client with a certificate could claim to be anyone. Use an authority of its own for front \
@@ -193,7 +246,9 @@ impl Parts {
     }
 
     fn same_trust(&self, other: &Parts) -> bool {
-        self.client == other.client && self.request_header == other.request_header
+        self.client == other.client
+            && self.request_header == other.request_header
+            && self.front_proxies == other.front_proxies
     }
 }
 

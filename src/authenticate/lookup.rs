@@ -1,0 +1,399 @@
+//! `kube-system/extension-apiserver-authentication`: whom a cluster says its API servers should believe, followed.
+//!
+//! Read as `k8s.io/apiserver/pkg/server/options` and `pkg/authentication/request/headerrequest` read it, except that
+//! trust can shrink: what the ConfigMap does not name any more is not believed any more, at once; when it is deleted,
+//! after [`GRACE`]. Upstream keeps the last authorities for the life of the process.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::RequestHeaderNames;
+use crate::egress::Sent;
+use crate::kubeclient::{CallError, Client, Patience};
+use crate::process::{Problem, Problems, Publisher};
+use crate::tls::Bundle;
+use crate::tls::server::{Announced, FrontProxies};
+
+/// What the ConfigMap is called in messages.
+const NAME: &str = "configmap/extension-apiserver-authentication in kube-system";
+const PATH: &str =
+    "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dextension-apiserver-authentication";
+/// How long what a deleted ConfigMap said is still believed: kube-apiserver deletes and makes it anew when it has
+/// grown too large.
+const GRACE: Duration = Duration::from_secs(300);
+/// How long one watch may last. A silent one is given up sooner: bookmarks come every minute.
+const WATCH_SECONDS: u64 = 540;
+const SILENCE: Duration = Duration::from_secs(150);
+/// The longest event that is read.
+const LONGEST_EVENT: usize = 4 << 20;
+/// Pauses after a failure, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Why the ConfigMap could not be read.
+#[derive(Debug)]
+pub struct LookupFailure(String);
+
+/// Follows the ConfigMap; made by [`look_up`].
+pub struct Following {
+    client: Rc<Client>,
+    /// What was last published, or is to be.
+    announced: Announced,
+    version: String,
+    /// Since when there is no ConfigMap, and something of it is still believed.
+    absent_since: Option<Instant>,
+    told: Option<Problems>,
+}
+
+#[derive(Deserialize)]
+struct List {
+    metadata: Metadata,
+    #[serde(default)]
+    items: Option<Vec<ConfigMap>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    resource_version: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ConfigMap {
+    metadata: Metadata,
+    data: Option<Data>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct Data {
+    client_ca_file: String,
+    requestheader_client_ca_file: String,
+    requestheader_username_headers: String,
+    requestheader_uid_headers: String,
+    requestheader_group_headers: String,
+    requestheader_extra_headers_prefix: String,
+    requestheader_allowed_names: String,
+}
+
+#[derive(Deserialize)]
+struct Event<'e> {
+    r#type: String,
+    #[serde(borrow)]
+    object: &'e serde_json::value::RawValue,
+}
+
+/// Reads the ConfigMap for the first time. That there is none is no failure: it may come.
+///
+/// # Errors
+/// When the API server does not say; [`Following::from_nothing`] goes on without.
+pub async fn look_up(client: Rc<Client>) -> Result<Following, LookupFailure> {
+    let mut following = Following::from_nothing(client);
+    following.list().await?;
+    Ok(following)
+}
+
+impl Following {
+    /// Nothing is known, and nobody believed, until the ConfigMap can be read.
+    pub fn from_nothing(client: Rc<Client>) -> Following {
+        Following { client, announced: Announced::default(), version: String::new(), absent_since: None, told: None }
+    }
+
+    /// What it says now.
+    pub fn announced(&self) -> &Announced {
+        &self.announced
+    }
+
+    /// Publishes what the ConfigMap says, whenever that changes; never ends.
+    pub async fn follow(mut self, publisher: Publisher<Announced>) {
+        let mut published = publisher.reader().get().as_ref().clone();
+        let mut pause = PAUSE.0;
+        loop {
+            let result = if self.version.is_empty() { self.list().await.map(drop) } else { self.watch().await };
+            if self.absent_since.is_some_and(|since| since.elapsed() >= GRACE) {
+                tracing::warn!("{NAME} is gone for good; what it said is not believed any more");
+                (self.announced, self.absent_since) = (Announced::default(), None);
+            }
+            if self.announced != published {
+                published = self.announced.clone();
+                tracing::info!(
+                    client = ?published.client,
+                    front_proxies = ?published.front_proxies.as_ref().map(|it| &it.authorities),
+                    "the cluster says whom to believe"
+                );
+                publisher.publish(Arc::new(published.clone()));
+            }
+            match result {
+                Ok(()) => pause = PAUSE.0,
+                Err(LookupFailure(why)) => {
+                    tracing::warn!(why, "{NAME} cannot be followed now; what it said last is believed");
+                    // From the beginning: the version may be too old to go on from.
+                    self.version.clear();
+                    sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
+                    pause = (pause * 2).min(PAUSE.1);
+                }
+            }
+        }
+    }
+
+    async fn list(&mut self) -> Result<(), LookupFailure> {
+        let called = self.client.call(http::Method::GET, PATH, None, Patience::default(), |_, _| {}).await;
+        let answer = called.map_err(|error| failure(&error))?;
+        if answer.status == 403 {
+            let advice = format!(
+                "Unable to get {NAME}.  Usually fixed by 'kubectl create rolebinding -n kube-system ROLEBINDING_NAME \
+                 --role=extension-apiserver-authentication-reader --serviceaccount=YOUR_NS:YOUR_SA': {}",
+                answer.describe()
+            );
+            return Err(LookupFailure(advice));
+        }
+        if !answer.is_success() {
+            return Err(LookupFailure(answer.describe()));
+        }
+        let list: List = serde_json::from_slice(&answer.body).map_err(|error| nonsense(&error))?;
+        self.version = list.metadata.resource_version;
+        match list.items.and_then(|items| items.into_iter().next()) {
+            Some(found) => self.says(&found.data.unwrap_or_default()),
+            None => self.is_gone(),
+        }
+        Ok(())
+    }
+
+    /// Takes one event of a watch, or finds that nothing comes. The watch is opened anew for each: they are rare.
+    async fn watch(&mut self) -> Result<(), LookupFailure> {
+        let path = format!(
+            "{PATH}&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={WATCH_SECONDS}",
+            self.version
+        );
+        let Sent { response, lease, .. } =
+            self.client.open(&path, Patience::default().attempt).await.map_err(|error| failure(&error))?;
+        if !response.status().is_success() {
+            return Err(LookupFailure(format!("the API server answered a watch with {}", response.status().as_u16())));
+        }
+        let mut body = response.into_body();
+        let mut text = Vec::new();
+        loop {
+            // While nothing is there, only the grace can end.
+            let wait = self.absent_since.map_or(SILENCE, |since| GRACE.saturating_sub(since.elapsed()).min(SILENCE));
+            let Ok(frame) = timeout(wait, body.frame()).await else {
+                // Given up with its connection's stream; the next watch begins where this one stood.
+                drop(lease);
+                return Ok(());
+            };
+            let Some(frame) = frame else { return Ok(()) };
+            let frame = frame.map_err(|error| LookupFailure(format!("the watch broke: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            text.extend_from_slice(&data);
+            if text.len() > LONGEST_EVENT {
+                return Err(LookupFailure(format!("an event is longer than {LONGEST_EVENT} bytes")));
+            }
+            let mut changed = false;
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                changed |= self.happened(&line)?;
+            }
+            if changed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether an event says something new.
+    fn happened(&mut self, line: &[u8]) -> Result<bool, LookupFailure> {
+        let event: Event<'_> = serde_json::from_slice(line).map_err(|error| nonsense(&error))?;
+        if event.r#type == "ERROR" {
+            return Err(LookupFailure("the watch ended with an error".to_owned()));
+        }
+        let object: ConfigMap = serde_json::from_str(event.object.get()).map_err(|error| nonsense(&error))?;
+        if !object.metadata.resource_version.is_empty() {
+            self.version = object.metadata.resource_version;
+        }
+        match &*event.r#type {
+            "ADDED" | "MODIFIED" => self.says(&object.data.unwrap_or_default()),
+            "DELETED" => self.is_gone(),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn says(&mut self, data: &Data) {
+        self.absent_since = None;
+        let (announced, problems) = read(data, &self.announced);
+        self.announced = announced;
+        if problems.0.is_empty() {
+            self.told = None;
+        } else if self.told.as_ref() != Some(&problems) {
+            tracing::error!(%problems, "{NAME} holds mistakes; what it said before them is believed");
+            self.told = Some(problems);
+        }
+    }
+
+    fn is_gone(&mut self) {
+        if self.announced != Announced::default() && self.absent_since.is_none() {
+            tracing::warn!(grace = ?GRACE, "{NAME} is gone; what it said is believed a little longer");
+            self.absent_since = Some(Instant::now());
+        }
+    }
+}
+
+impl std::fmt::Display for LookupFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn failure(error: &CallError) -> LookupFailure {
+    LookupFailure(error.to_string())
+}
+
+fn nonsense(error: &serde_json::Error) -> LookupFailure {
+    LookupFailure(format!("{NAME} cannot be understood: {error}"))
+}
+
+/// What the data say. What is missing is not believed; what is wrong stays as it was `before`.
+fn read(data: &Data, before: &Announced) -> (Announced, Problems) {
+    let mut problems = Problems::default();
+    let place = |key: &str| format!("{NAME}, {key}");
+    let mut bundle = |key: &str, pem: &str, before: Option<Bundle>| {
+        if pem.trim().is_empty() {
+            return None;
+        }
+        problems.keep(Bundle::from_pem(pem.as_bytes(), place(key))).or(before)
+    };
+    let client = bundle("client-ca-file", &data.client_ca_file, before.client.clone());
+    let theirs = before.front_proxies.as_ref();
+    let authorities = bundle(
+        "requestheader-client-ca-file",
+        &data.requestheader_client_ca_file,
+        theirs.map(|theirs| theirs.authorities.clone()),
+    );
+    let mut list = |key: &str, text: &str| {
+        if text.is_empty() {
+            return Some(Vec::new());
+        }
+        let list: Result<Option<Vec<String>>, _> = serde_json::from_str(text);
+        problems
+            .keep(list.map_err(|_| Problem::new(place(key), "is not a JSON list of texts")))
+            .map(Option::unwrap_or_default)
+    };
+    let allowed_names = list("requestheader-allowed-names", &data.requestheader_allowed_names);
+    let username_headers = list("requestheader-username-headers", &data.requestheader_username_headers);
+    let uid_headers = list("requestheader-uid-headers", &data.requestheader_uid_headers);
+    let group_headers = list("requestheader-group-headers", &data.requestheader_group_headers);
+    let extra_prefixes = list("requestheader-extra-headers-prefix", &data.requestheader_extra_headers_prefix);
+    let lists = (allowed_names, username_headers, uid_headers, group_headers, extra_prefixes);
+    let (Some(allowed_names), Some(username_headers), Some(uid_headers), Some(group_headers), Some(extra_prefixes)) =
+        lists
+    else {
+        // As upstream: with one list wrong, all of it stays; but an authority that is gone is gone.
+        let front_proxies = authorities.and(before.front_proxies.clone());
+        return (Announced { client, front_proxies }, problems);
+    };
+    if let Err(wrong) = RequestHeaderNames::new(&username_headers, &uid_headers, &group_headers, &extra_prefixes) {
+        problems.0.extend(wrong.0);
+        let front_proxies = authorities.and(before.front_proxies.clone());
+        return (Announced { client, front_proxies }, problems);
+    }
+    let front_proxies = authorities.map(|authorities| {
+        let said =
+            FrontProxies { authorities, allowed_names, username_headers, uid_headers, group_headers, extra_prefixes };
+        // What did not change stays the same value.
+        before.front_proxies.clone().filter(|before| **before == said).unwrap_or_else(|| Arc::new(said))
+    });
+    (Announced { client, front_proxies }, problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::Authority;
+
+    fn data(pairs: &[(&str, &str)]) -> Data {
+        let map: std::collections::BTreeMap<_, _> = pairs.iter().copied().collect();
+        serde_json::from_value(serde_json::json!(map)).unwrap()
+    }
+
+    fn pem(name: &str) -> String {
+        Authority::made(name).pem()
+    }
+
+    #[test]
+    fn a_configmap_as_kube_apiserver_writes_it() {
+        let (client, proxies) = (pem("clients"), pem("proxies"));
+        let (announced, problems) = read(
+            &data(&[
+                ("client-ca-file", &client),
+                ("requestheader-client-ca-file", &proxies),
+                ("requestheader-username-headers", r#"["X-Remote-User"]"#),
+                ("requestheader-uid-headers", r#"["X-Remote-Uid"]"#),
+                ("requestheader-group-headers", r#"["X-Remote-Group","X-Other"]"#),
+                ("requestheader-extra-headers-prefix", r#"["X-Remote-Extra-"]"#),
+                ("requestheader-allowed-names", r#"["front-proxy-client"]"#),
+                ("something-else", "ignored"),
+            ]),
+            &Announced::default(),
+        );
+        assert_eq!(problems, Problems::default());
+        assert_eq!(announced.client, Some(Bundle::from_pem(client.as_bytes(), "x").unwrap()));
+        let said = announced.front_proxies.unwrap();
+        assert_eq!(said.authorities, Bundle::from_pem(proxies.as_bytes(), "x").unwrap());
+        assert_eq!(said.group_headers, ["X-Remote-Group", "X-Other"]);
+        assert_eq!(
+            (&said.allowed_names[..], &said.uid_headers[..]),
+            (&["front-proxy-client".into()][..], &["X-Remote-Uid".into()][..])
+        );
+    }
+
+    #[test]
+    fn what_is_gone_is_gone_and_what_is_wrong_stays() {
+        let (client, proxies) = (pem("clients"), pem("proxies"));
+        let full = [
+            ("client-ca-file", client.as_str()),
+            ("requestheader-client-ca-file", proxies.as_str()),
+            ("requestheader-username-headers", r#"["X-Remote-User"]"#),
+            ("requestheader-allowed-names", "[]"),
+        ];
+        let (before, _) = read(&data(&full), &Announced::default());
+        let with = |key: &'static str, value: &'static str| {
+            let mut pairs = full.to_vec();
+            pairs.retain(|(name, _)| *name != key);
+            pairs.push((key, value));
+            read(&data(&pairs), &before)
+        };
+        let said = before.front_proxies.as_ref().unwrap();
+        assert_eq!((said.allowed_names.len(), said.group_headers.len()), (0, 0));
+        for (key, value) in [("client-ca-file", ""), ("client-ca-file", " \n")] {
+            let (now, problems) = with(key, value);
+            assert!(now.client.is_none() && now.front_proxies == before.front_proxies && problems.0.is_empty());
+        }
+        let (now, problems) = with("requestheader-client-ca-file", "");
+        assert!(now.front_proxies.is_none() && now.client == before.client && problems.0.is_empty());
+        for (key, value) in [
+            ("client-ca-file", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+            ("requestheader-client-ca-file", "nonsense"),
+            ("requestheader-username-headers", "X-Remote-User"),
+            ("requestheader-username-headers", r#"["X Remote"]"#),
+            ("requestheader-allowed-names", r#"{"a":1}"#),
+            ("requestheader-group-headers", "[1]"),
+        ] {
+            let (now, problems) = with(key, value);
+            assert_eq!(now, before, "{key} {value}");
+            assert_eq!(problems.0.len(), 1, "{key} {value}: {problems}");
+        }
+        // With a list wrong and the authority gone, nobody is a front proxy.
+        let mut pairs = full.to_vec();
+        pairs[1] = ("requestheader-client-ca-file", "");
+        pairs[2] = ("requestheader-username-headers", "nonsense");
+        assert!(read(&data(&pairs), &before).0.front_proxies.is_none());
+        assert_eq!(read(&Data::default(), &before).0, Announced::default());
+        // The same again is the same value.
+        let again = read(&data(&full), &before).0;
+        assert!(Arc::ptr_eq(again.front_proxies.as_ref().unwrap(), said));
+        assert_eq!(read(&data(&[("requestheader-username-headers", "null")]), &before).1, Problems::default());
+    }
+}
