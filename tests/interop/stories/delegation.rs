@@ -45,6 +45,9 @@ impl<'w> Scene<'w> {
                 ("--authentication-kubeconfig", kubeconfig),
                 ("--authorization-kubeconfig", kubeconfig),
                 ("--authorization-mode", "Webhook"),
+                // Whom to believe, the cluster says: as for the extension server.
+                ("--client-ca-file", ""),
+                ("--requestheader-client-ca-file", ""),
                 // The extension server lets everybody try, whatever it is told.
                 ("--anonymous-auth=true", "--log-level=debug"),
             ],
@@ -225,6 +228,16 @@ fn judged_alike(world: &World, kubectl: &Kubectl) {
     );
     world.extension.audited(&seen);
     assert!(!world.extension.has_audited(&mark));
+
+    // A front proxy that the cluster names is believed, by either server, and nobody else is one.
+    let proxy = &world.cluster.authorities.front_proxy;
+    for (certificate, status) in [(proxy, 200), (impostor, 401)] {
+        for door in scene.doors() {
+            let headers = [("x-remote-user", "jane"), ("x-remote-group", "devs")];
+            let answer = door.send(Some(certificate), "GET", &format!("{GROUP}/flunders"), &headers, b"").unwrap();
+            assert_eq!(answer.status, status, "{}", answer.text());
+        }
+    }
 }
 
 fn bound(world: &World, kubectl: &Kubectl) {
