@@ -42,6 +42,8 @@ pub struct TokenReviewSettings {
     pub audiences: Vec<String>,
     /// `--authentication-token-webhook-cache-ttl`: how long an answer is believed.
     pub cache_ttl: Duration,
+    /// How long and how often to ask.
+    pub patience: Patience,
 }
 
 /// What is sent; the fields in upstream's order.
@@ -164,7 +166,7 @@ impl TokenReviews {
             },
         );
         // The review has a bound of its own; this one holds also when its thread does not get to it.
-        let whole = Patience::default().whole;
+        let whole = self.settings.patience.whole;
         tokio::time::timeout(whole, answer).await.unwrap_or_else(|_| Err(format!("no answer within {whole:?}").into()))
     }
 
@@ -174,7 +176,7 @@ impl TokenReviews {
         counting.token_is_fetched();
         let body = question(token, &self.settings.audiences);
         let tried = |status, took| counting.asked(Review::Token, status, took);
-        let answer = client.call(Method::POST, PATH, Some(body), Patience::default(), tried).await;
+        let answer = client.call(Method::POST, PATH, Some(body), self.settings.patience, tried).await;
         let outcome = match answer {
             Ok(answer) if answer.is_success() => judge(&answer.body, &self.settings.audiences),
             Ok(answer) => Err(answer.describe()),

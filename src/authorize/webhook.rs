@@ -28,6 +28,8 @@ pub struct AccessReviewSettings {
     /// `--authorization-stale-allow-ttl`: for how long after its time a yes still holds when the API server
     /// cannot be asked. A no never does: it would be a no anyway.
     pub stale_allow_ttl: Duration,
+    /// How long and how often to ask.
+    pub patience: Patience,
 }
 
 /// Asks a kube-apiserver what users may (`k8s.io/apiserver/plugin/pkg/authorizer/webhook`).
@@ -103,7 +105,7 @@ impl AccessReviews {
             },
         );
         // The review has a bound of its own; this one holds also when its thread does not get to it.
-        let whole = Patience::default().whole;
+        let whole = self.settings.patience.whole;
         let answer = tokio::time::timeout(whole, answer).await;
         let why = match answer.unwrap_or_else(|_| Err(format!("no answer within {whole:?}").into())) {
             Ok(said) => {
@@ -124,7 +126,7 @@ impl AccessReviews {
     /// On the client's thread; goes on whatever becomes of who asked.
     async fn review(&self, client: &Client, asked: Asked, landing: Landing<Said>) {
         let tried = |status, took| self.metrics.reviews().asked(Review::Access, status, took);
-        let answer = client.call(Method::POST, PATH, Some(asked.body.clone()), Patience::default(), tried).await;
+        let answer = client.call(Method::POST, PATH, Some(asked.body.clone()), self.settings.patience, tried).await;
         let outcome = match answer {
             Ok(answer) if answer.is_success() => judge(&answer.body),
             Ok(answer) => Err(answer.describe()),

@@ -33,7 +33,7 @@ pub enum CallError {
 /// How long and how often to try (`k8s.io/apiserver/pkg/server/options.DefaultAuthWebhookRetryBackoff`: half a
 /// second, half as much again each time, a fifth of chance, five tries). The whole is bounded as well: upstream's
 /// five tries of ten seconds outlive the request they are for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// For one attempt.
     pub attempt: Duration,
@@ -57,6 +57,12 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// As usual, but never longer than the request is served that waits for it.
+    pub fn within(limit: Duration) -> Patience {
+        let usual = Patience::default();
+        Patience { attempt: usual.attempt.min(limit), whole: usual.whole.min(limit), ..usual }
+    }
+
     /// The pause before attempt `number` (the second is 1), as `wait.Backoff` has it.
     pub(super) fn pause_before(&self, number: u32) -> Duration {
         let grown = self.pause.mul_f64(1.5_f64.powi(i32::try_from(number.saturating_sub(1)).unwrap_or(i32::MAX)));

@@ -307,11 +307,24 @@ async fn a_reviewer_that_hangs_costs_a_bounded_time() {
     let stage = Stage::set(&["--anonymous-auth"]).await;
     stage.reviewer.behave(|_| Reply::Hang);
     let jane = stage.scene.http2().await;
-    let (token, access) = tokio::join!(stage.with_token("good", THINGS), jane.get(THINGS));
+    let (brief, other) = (format!("{THINGS}?timeout=100ms"), format!("{THINGS}/other?timeout=100ms"));
+    let (token, access, no_token, no_access) = tokio::join!(
+        stage.with_token("good", THINGS),
+        jane.get(THINGS),
+        stage.with_token("good", &brief),
+        jane.get(&other)
+    );
     unauthorized(&token);
     access.refused(500, "InternalError");
+    // Whose client has no more time is told so; the others who wait for the same are not.
+    for brief in [no_token, no_access] {
+        assert_eq!(
+            brief.refused(504, "Timeout")["message"],
+            "Timeout: request did not complete within the allotted timeout"
+        );
+    }
     assert_eq!(stage.count("apiserver_delegated_authn_request_total{code=\"<error>\"}").await, 1.0);
-    assert_eq!(stage.count("apiserver_delegated_authz_request_total{code=\"<error>\"}").await, 1.0);
+    assert_eq!(stage.count("apiserver_delegated_authz_request_total{code=\"<error>\"}").await, 2.0);
     assert!(stage.backend.seen().is_empty());
 }
 

@@ -1,11 +1,13 @@
 //! What a kube-apiserver is asked: who holds a token, and what users may.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{Mode, Who};
 use crate::authenticate::TokenReviewSettings;
 use crate::authorize::{AccessReviewSettings, AlwaysAllowPaths};
 use crate::config::reading::Reading;
+use crate::kubeclient::Patience;
 
 /// Questions that a kube-apiserver answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub struct Delegated {
     pub always_allow_paths: AlwaysAllowPaths,
 }
 
-pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode]) -> Delegated {
+pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], request_timeout: Duration) -> Delegated {
     let authentication_kubeconfig = reading.path("authentication-kubeconfig");
     let audiences = reading.list("api-audiences");
     if audiences.iter().any(String::is_empty) {
@@ -44,12 +46,14 @@ pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode]) ->
         token_reviews: TokenReviewSettings {
             audiences,
             cache_ttl: reading.duration("authentication-token-webhook-cache-ttl"),
+            patience: Patience::within(request_timeout),
         },
         authorization_kubeconfig: authorization_kubeconfig(reading, modes),
         access_reviews: AccessReviewSettings {
             authorized_ttl: reading.duration("authorization-webhook-cache-authorized-ttl"),
             unauthorized_ttl: reading.duration("authorization-webhook-cache-unauthorized-ttl"),
             stale_allow_ttl: reading.duration("authorization-stale-allow-ttl"),
+            patience: Patience::within(request_timeout),
         },
         always_allow_paths: always_allow_paths(reading),
     }

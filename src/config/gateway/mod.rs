@@ -66,7 +66,7 @@ impl Arguments<Gateway> {
             data_dir: data_dir(&mut reading),
             serving: serving::serving(&mut reading, &who),
             limits: serving::limits(&mut reading),
-            delegated: delegated::delegated(&mut reading, &who, &modes),
+            delegated: delegated::delegated(&mut reading, &who, &modes, forwarding.request_timeout),
             who,
             modes,
             behind: behind::behind(&mut reading, &forwarding),

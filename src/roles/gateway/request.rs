@@ -9,6 +9,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::local;
@@ -123,7 +124,9 @@ async fn relay(
     }
 
     // Who asks. From here on no header of the client says who it is.
-    let authenticated = shared.authenticator.authenticate(&connection.peer, request.headers_mut()).await;
+    let due = if long_running { None } else { due(&query) };
+    let authenticating = shared.authenticator.authenticate(&connection.peer, request.headers_mut());
+    let authenticated = attempt!(in_time(due, authenticating).await);
     let metrics = worker.reports.metrics();
     let who = attempt!(authenticated.inspect_err(|nobody| metrics.authenticated(nobody.result(), None)));
     metrics.authenticated(Authentication::Success, Some(&who.name));
@@ -132,7 +135,7 @@ async fn relay(
     let warning = who.warning();
 
     // May they.
-    let permit = attempt!(shared.authorizer.authorize(&who, info).await);
+    let permit = attempt!(attempt!(in_time(due, shared.authorizer.authorize(&who, info)).await));
     let (info, user) = (permit.request(), permit.user());
 
     // Not more at once than we were told.
@@ -268,6 +271,23 @@ fn admit(connection: &Connection, user: &User, info: &RequestInfo<'_>) -> Result
         Refusal::new(Blame::Gateway, status).because("the limit of requests in flight is reached")
     };
     bound.running.enter(bound.most).map(Some).ok_or_else(full)
+}
+
+/// When a request is too late for its client, if that says so.
+fn due(query: &Query<'_>) -> Option<Instant> {
+    let limit = duration::request_timeout(query, Duration::MAX).ok().filter(|limit| *limit != Duration::MAX)?;
+    Instant::now().checked_add(limit)
+}
+
+/// A decision that may have to be asked for, if it comes in the client's time.
+async fn in_time<T>(due: Option<Instant>, decision: impl Future<Output = T>) -> Result<T, Refusal> {
+    match due {
+        None => Ok(decision.await),
+        Some(due) => tokio::time::timeout_at(due, decision).await.map_err(|_| {
+            let status = Status::timeout("request did not complete within the allotted timeout");
+            Refusal::new(Blame::Gateway, status).because("nobody said in time who asks, or whether they may")
+        }),
+    }
 }
 
 /// How long a request may take: what the client asks, what the APIService allows, less for discovery. None when

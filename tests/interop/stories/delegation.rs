@@ -256,6 +256,25 @@ fn bound(world: &World, kubectl: &Kubectl) {
     }
 }
 
+fn rights(world: &World, kubectl: &Kubectl) {
+    let scene = Scene::open(world, kubectl, "rights");
+    let alice = bearer("alice", &scene.token("alice", &[]));
+    let (binding, subject) =
+        (format!("{}-alice", scene.namespace), format!("--serviceaccount={}:alice", scene.namespace));
+    let give = || scene.kubectl(&["create", "clusterrolebinding", &binding, "--clusterrole=flunder-keeper", &subject]);
+    let take = || scene.kubectl(&["delete", "clusterrolebinding", &binding]);
+    for (change, status) in [(&give as &dyn Fn() -> String, 200), (&take, 403), (&give, 200)] {
+        change();
+        for door in scene.doors() {
+            // Within the time that answers are believed.
+            eventually(&format!("alice to be answered {status}"), || {
+                let answer = scene.ask(door, &alice, "GET", &format!("{GROUP}/flunders"), b"");
+                if answer.status == status { Ok(()) } else { Err(answer.text()) }
+            });
+        }
+    }
+}
+
 /// What differs from one request to the next whatever happens.
 fn blanked(text: &str) -> String {
     let version = regex::Regex::new(r#""resourceVersion":"\d+""#).unwrap();
