@@ -15,7 +15,7 @@ use crate::kubeapi::User;
 use crate::kubeclient::{Client, Patience, Remote};
 use crate::observe::metrics::{self, Lookup, Metrics, Review};
 use crate::process::Problem;
-use crate::review::{DecisionCache, Flights, Kept, Key, Landing, Limits, Secret};
+use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret};
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Holders that are remembered: twice what upstream says its largest clusters need.
@@ -33,6 +33,7 @@ pub struct TokenReviews {
     nobodies: DecisionCache<()>,
     flights: Arc<Flights<Option<Arc<User>>>>,
     metrics: Arc<Metrics>,
+    failure: Complaint,
 }
 
 /// How tokens are reviewed.
@@ -117,6 +118,7 @@ impl TokenReviews {
             nobodies,
             flights: Arc::default(),
             metrics: metrics.clone(),
+            failure: Complaint::default(),
         }))
     }
 
@@ -177,11 +179,18 @@ impl TokenReviews {
         let body = question(token, &self.settings.audiences);
         let tried = |status, took| counting.asked(Review::Token, status, took);
         let answer = client.call(Method::POST, PATH, Some(body), self.settings.patience, tried).await;
-        let outcome = match answer {
-            Ok(answer) if answer.is_success() => judge(&answer.body, &self.settings.audiences),
+        let answer = match answer {
+            Ok(answer) if answer.is_success() => Ok(answer.body),
             Ok(answer) => Err(answer.describe()),
             Err(error) => Err(error.to_string()),
         };
+        // What it finds wrong with a token is the client's affair; that it cannot be asked is the operator's.
+        if let Err(why) = &answer
+            && self.failure.is_due()
+        {
+            tracing::error!(why, "who holds a token could not be found out");
+        }
+        let outcome = answer.and_then(|body| judge(&body, &self.settings.audiences));
         counting.token_fetched(outcome.is_ok());
         let outcome = outcome.map(|user| user.map(Arc::new));
         landing.land(outcome.map(|user| self.remember(key, token, user)).map_err(Arc::from));

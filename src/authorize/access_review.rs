@@ -22,6 +22,8 @@ pub(super) enum Said {
     Yes,
     No(Arc<str>),
     Nothing(Arc<str>),
+    /// Yes and no.
+    Both,
 }
 
 /// What is sent; the fields in upstream's order, those that are empty left out.
@@ -243,9 +245,7 @@ pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
         return Err(format!("the API server's answer is no SubjectAccessReview but a {:?}", reviewed.kind));
     }
     match reviewed.status {
-        Status { allowed: true, denied: true, .. } => {
-            Err("webhook subject access review returned both allow and deny response".to_owned())
-        }
+        Status { allowed: true, denied: true, .. } => Ok(Said::Both),
         Status { denied: true, reason, .. } => Ok(Said::No(reason.into())),
         Status { allowed: true, .. } => Ok(Said::Yes),
         Status { reason, .. } => Ok(Said::Nothing(reason.into())),
@@ -256,7 +256,7 @@ impl Said {
     /// Bytes it takes beside its own size.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Said::Yes => 0,
+            Said::Yes | Said::Both => 0,
             Said::No(reason) | Said::Nothing(reason) => reason.len(),
         }
     }
@@ -266,6 +266,10 @@ impl From<Said> for Decision {
     fn from(said: Said) -> Decision {
         match said {
             Said::Yes => Decision::Allow,
+            // In upstream's words.
+            Said::Both => Decision::Contradiction(
+                "webhook subject access review returned both allow and deny response".to_owned(),
+            ),
             Said::No(reason) => Decision::Deny(reason.as_ref().to_owned()),
             Said::Nothing(reason) => Decision::NoOpinion(reason.as_ref().to_owned()),
         }
@@ -413,7 +417,10 @@ mod tests {
         assert_eq!(said(r#"{"allowed":false,"denied":true,"reason":"never"}"#), Ok(Said::No("never".into())));
         assert_eq!(said(r#"{"allowed":false,"reason":"not yet"}"#), Ok(Said::Nothing("not yet".into())));
         assert_eq!(said(r#"{"evaluationError":"x"}"#), Ok(Said::Nothing("".into())));
-        assert!(said(r#"{"allowed":true,"denied":true}"#).unwrap_err().contains("both allow and deny"));
+        assert_eq!(said(r#"{"allowed":true,"denied":true}"#), Ok(Said::Both));
+        assert!(
+            matches!(Decision::from(Said::Both), Decision::Contradiction(why) if why.contains("both allow and deny"))
+        );
         for odd in [
             "",
             "{}",

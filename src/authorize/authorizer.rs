@@ -29,13 +29,15 @@ pub enum Decision {
     NoOpinion(String),
     /// It could not be found out; let others say. With the reason for the log.
     Error(String),
+    /// It was answered yes and no at once: nobody else is asked. With the reason for the log.
+    Contradiction(String),
 }
 
 /// Why a request is not allowed.
 enum No {
     /// With the reason for the client, or the empty text.
     Forbidden(String),
-    /// Nobody allowed it, and who might have could not be asked; with the reason for the log.
+    /// Nobody allowed it, and who might have could not be asked or made no sense; with the reason for the log.
     Unknown(String),
 }
 
@@ -115,6 +117,7 @@ impl Authorizer {
                 Decision::Deny(reason) => return Err(No::Forbidden(reason)),
                 Decision::NoOpinion(reason) => reasons.push(reason),
                 Decision::Error(why) => errors.push(why),
+                Decision::Contradiction(why) => return Err(No::Unknown(why)),
             }
         }
         if !errors.is_empty() {

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use super::{Attributes, Decision};
 use crate::kubeclient::{Client, Patience, Remote};
 use crate::observe::metrics::{self, Lookup, Metrics, Review};
 use crate::process::Problem;
-use crate::review::{DecisionCache, Flights, Kept, Key, Landing, Limits, Secret};
+use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret};
 
 /// Four times upstream's; each takes little.
 const DECISIONS: Limits = Limits { entries: 32_768, bytes: 16 << 20 };
@@ -40,9 +39,8 @@ pub struct AccessReviews {
     decisions: DecisionCache<Said>,
     flights: Arc<Flights<Said>>,
     metrics: Arc<Metrics>,
-    /// When it was last said that stale decisions are used, in seconds from `began`.
-    told: AtomicU64,
-    began: Instant,
+    stale: Complaint,
+    failure: Complaint,
 }
 
 /// What the question of one request needs after the request is gone.
@@ -66,8 +64,8 @@ impl AccessReviews {
             decisions: DecisionCache::new(metrics::DecisionCache::Access, DECISIONS, metrics.clone()),
             flights: Arc::default(),
             metrics: metrics.clone(),
-            told: AtomicU64::new(u64::MAX),
-            began: Instant::now(),
+            stale: Complaint::default(),
+            failure: Complaint::default(),
         }))
     }
 
@@ -116,7 +114,12 @@ impl AccessReviews {
         };
         if let Some(Said::Yes) = self.decisions.stale(&key, Instant::now()) {
             self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Stale);
-            self.tell_stale(&why);
+            if self.stale.is_due() {
+                tracing::warn!(
+                    why = &*why,
+                    "the API server cannot be asked; what it allowed before is still allowed (--authorization-stale-allow-ttl)"
+                );
+            }
             return Decision::Allow;
         }
         self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Miss);
@@ -132,34 +135,28 @@ impl AccessReviews {
             Ok(answer) => Err(answer.describe()),
             Err(error) => Err(error.to_string()),
         };
+        if let Err(why) = &outcome
+            && self.failure.is_due()
+        {
+            tracing::error!(why, "what a user may could not be found out");
+        }
         landing.land(outcome.map(|said| self.remember(&asked, said)).map_err(Arc::from));
     }
 
     fn remember(&self, asked: &Asked, said: Said) -> Said {
         let (ttl, stale) = match &said {
             Said::Yes => (self.settings.authorized_ttl, self.settings.stale_allow_ttl),
-            Said::No(_) | Said::Nothing(_) => (self.settings.unauthorized_ttl, Duration::ZERO),
+            Said::No(_) | Said::Nothing(_) | Said::Both => (self.settings.unauthorized_ttl, Duration::ZERO),
         };
         let now = Instant::now();
         let fresh_until = now + ttl;
         // A no takes the place of the yes before it, also when it is not to be believed for long itself.
-        if !asked.remember {
+        if !asked.remember || said == Said::Both {
             return said;
         }
         let bytes = said.bytes();
         let kept = Kept { value: said, owner: &asked.owner, bytes, fresh_until, stale_until: fresh_until + stale };
         self.decisions.keep(asked.key, kept, now)
-    }
-
-    /// Once a second at most: every request would say it.
-    fn tell_stale(&self, why: &str) {
-        let second = self.began.elapsed().as_secs();
-        if self.told.swap(second, Ordering::Relaxed) != second {
-            tracing::warn!(
-                why,
-                "the API server cannot be asked; what it allowed before is still allowed (--authorization-stale-allow-ttl)"
-            );
-        }
     }
 }
 

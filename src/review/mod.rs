@@ -5,9 +5,11 @@
 //! not kept at all.
 
 mod cache;
+mod complaint;
 mod flights;
 mod key;
 
 pub use cache::{DecisionCache, Kept, Limits};
+pub use complaint::Complaint;
 pub use flights::{Flights, Landing};
 pub use key::{Digest, Key, Secret};

@@ -251,6 +251,27 @@ async fn an_access_review_says_no_or_fails() {
     assert_eq!(stage.reviewer.asked("SubjectAccessReview").len(), asked + 1);
 }
 
+/// As upstream's union: an error and no opinion leave it to the next mode, a denial and nonsense do not.
+#[tokio::test]
+async fn the_next_mode_is_asked_only_if_this_one_left_it_open() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
+    let reviewer = Reviewer::start(&world).await;
+    let kubeconfig = format!("--authorization-kubeconfig={}", world.path("reviewer.kubeconfig").display());
+    let flags = [kubeconfig.as_str(), "--authorization-mode=Webhook,AlwaysAllow"];
+    let scene = Scene::with(world, &[&backend], &[], &flags);
+    reviewer.behave(|question| match question["spec"]["resourceAttributes"]["name"].as_str() {
+        Some("open") => access(json!({"allowed": false})),
+        Some("error") => failure(403, "Forbidden"),
+        Some("denied") => access(json!({"allowed": false, "denied": true})),
+        _ => access(json!({"allowed": true, "denied": true})),
+    });
+    let jane = scene.http2().await;
+    for (name, code) in [("open", 200), ("error", 200), ("denied", 403), ("nonsense", 500)] {
+        assert_eq!(jane.get(&format!("{THINGS}/{name}")).await.status, code, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn selectors_and_long_attributes() {
     let stage = Stage::set(&KEPT).await;
