@@ -352,10 +352,60 @@ mod tests {
         }
     }
 
+    fn jwt(claims: &str) -> String {
+        format!("e30.{}.c2ln", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims))
+    }
+
+    fn reviews(cache_ttl: Duration) -> Arc<TokenReviews> {
+        let settings = TokenReviewSettings { cache_ttl, ..TokenReviewSettings::default() };
+        TokenReviews::new(Remote::new().0, settings, &Metrics::new()).unwrap()
+    }
+
+    fn service_account(number: usize) -> User {
+        let name = format!("system:serviceaccount:namespace-{number}:default");
+        let groups = names(&["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"]);
+        let extra = ["credential-id", "node-name", "node-uid", "pod-name", "pod-uid"]
+            .map(|key| (format!("authentication.kubernetes.io/{key}"), vec![format!("{key}-{number:040}")]));
+        User { name, uid: format!("{number:036}"), groups, extra: extra.into() }
+    }
+
+    /// However many tokens there are, what is kept of them is bounded; and what is kept is found.
+    #[test]
+    fn a_hundred_thousand_tokens_take_no_more_than_they_may() {
+        let reviews = reviews(Duration::from_secs(3600));
+        let key = |number: usize| reviews.secret.key(|digest| digest.number(number));
+        for number in 0..100_000 {
+            reviews.remember(key(number), "opaque", Some(Arc::new(service_account(number))));
+            reviews.remember(key(number), "opaque", None);
+        }
+        let (holders, nobodies) = (reviews.holders.size(), reviews.nobodies.size());
+        assert!(holders.1 <= HOLDERS.bytes && nobodies.1 <= NOBODIES.bytes, "{holders:?} {nobodies:?}");
+        assert!(holders.0 > 20_000 && holders.0 <= HOLDERS.entries, "{holders:?}");
+        assert!(nobodies.0 > 7_000 && nobodies.0 <= NOBODIES.entries, "{nobodies:?}");
+        let last = reviews.remembered(&key(99_999), Instant::now()).unwrap().unwrap();
+        assert_eq!(last.name, "system:serviceaccount:namespace-99999:default");
+    }
+
+    #[test]
+    fn what_is_remembered_ends_with_the_token() {
+        let reviews = reviews(Duration::from_secs(3600));
+        let key = |token: &str| reviews.secret.key(|digest| digest.text(token));
+        let in_a_minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
+        let (long, short, over) =
+            ("opaque".to_owned(), jwt(&format!(r#"{{"exp":{in_a_minute}}}"#)), jwt(r#"{"exp":1}"#));
+        for token in [&long, &short, &over] {
+            reviews.remember(key(token), token, Some(Arc::new(service_account(1))));
+        }
+        let known = |token: &str, seconds| {
+            reviews.remembered(&key(token), Instant::now() + Duration::from_secs(seconds)).is_some()
+        };
+        assert!(known(&long, 0) && known(&long, 3500) && !known(&long, 3601));
+        assert!(known(&short, 0) && !known(&short, 61));
+        assert!(!known(&over, 0));
+    }
+
     #[test]
     fn a_token_s_own_end_is_known_if_it_is_a_jwt() {
-        let jwt =
-            |claims: &str| format!("e30.{}.c2ln", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims));
         assert_eq!(expiry(&jwt(r#"{"exp":1700000000}"#)), Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
         for odd in [jwt("{}"), jwt(r#"{"exp":"soon"}"#), jwt(r#"{"exp":-1}"#), jwt(r#"{"exp":1e300}"#)] {
             assert_eq!(expiry(&odd), None, "{odd}");

@@ -1,6 +1,9 @@
 //! The gateway that asks a real kube-apiserver who somebody is and what they may, beside the real extension server
 //! that does the same: the same requests, the same answers, the same user.
 
+use std::path::PathBuf;
+use std::sync::Mutex;
+
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use base64::Engine as _;
@@ -13,6 +16,7 @@ use crate::world::{Answer, Door, Gateway, Identity, Kubectl, World, eventually, 
 pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
     ("delegated: who is asking, and may they", judged_alike),
     ("delegated: a bound token ends with its object", bound),
+    ("delegated: a right is given and taken away", rights),
 ];
 
 const GROUP: &str = "/apis/wardle.example.com/v1alpha1";
@@ -35,7 +39,8 @@ struct Asker<'s> {
 impl<'w> Scene<'w> {
     fn open(world: &'w World, kubectl: &'w Kubectl, name: &str) -> Scene<'w> {
         let name = &format!("{name}-{}", kubectl.version.replace('.', "-"));
-        let kubeconfig = world.cluster.admin_kubeconfig.to_str().unwrap();
+        let kubeconfig = least_privileged(world, kubectl);
+        let kubeconfig = kubeconfig.to_str().unwrap();
         let gateway = Gateway::start(
             &world.cluster,
             &world.extension,
@@ -101,6 +106,37 @@ impl<'w> Scene<'w> {
             });
         }
     }
+}
+
+/// A kubeconfig of the service account that `deploy/delegation/rbac.yaml` makes, which may ask and do nothing else.
+fn least_privileged(world: &World, kubectl: &Kubectl) -> PathBuf {
+    static MADE: Mutex<()> = Mutex::new(());
+    // One at a time: two that apply the same at once would be in each other's way.
+    let _one = MADE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let directory = world.scratch("narthex-service-account");
+    let kubectl = |words: &[&str]| {
+        let mut command = kubectl.command(&world.cluster.admin_kubeconfig, &directory);
+        command.args(words);
+        let output = kubectl_run(command, "");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    kubectl(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/delegation/rbac.yaml")]);
+    let token = kubectl(&["create", "token", "narthex", "-n", "narthex"]);
+    std::fs::write(directory.join("token"), token).unwrap();
+    let document = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {
+            "server": world.cluster.door.url(), "certificate-authority": world.cluster.door.authority,
+        }}],
+        "users": [{"name": "narthex", "user": {"tokenFile": "token"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "narthex"}}],
+        "current-context": "c",
+    });
+    let path = directory.join("kubeconfig");
+    std::fs::write(&path, document.to_string()).unwrap();
+    path
 }
 
 fn bearer(name: &'static str, token: &str) -> Asker<'static> {
@@ -177,7 +213,7 @@ fn judged_alike(world: &World, kubectl: &Kubectl) {
         ("DELETE", format!("{GROUP}/fischers/missing")),
         ("DELETE", format!("{GROUP}/fischers")),
         ("GET", format!("{GROUP}/fischers?watch=true&timeoutSeconds=1")),
-        ("POST", namespaced.clone()),
+        ("POST", namespaced),
         ("GET", GROUP.to_owned()),
         ("GET", "/metrics/any".to_owned()),
         ("GET", "/nothing%20%22%3Chere%3E".to_owned()),
