@@ -1,7 +1,8 @@
 //! Manifests: documents, what they say, and where it leads.
 
 use narthex::availability::Board;
-use narthex::registry::{LongRunning, Rules, Settings, UrlBackend, documents, read, resolve};
+use narthex::process::documents;
+use narthex::registry::{LongRunning, Rules, Settings, UrlBackend, read, resolve};
 use narthex::route::Table;
 
 use crate::on_texts;

@@ -215,19 +215,26 @@ fn found(token: &Token<'_>, expected: &str) -> SelectorError {
     SelectorError(format!("found '{text}', expected: {expected}"))
 }
 
-/// `[DNS subdomain/]name`.
-fn check_key(key: &str) -> Result<(), SelectorError> {
+/// Whether a text can be a label's key: `[DNS subdomain/]name`.
+pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
-    let valid = prefix.is_none_or(is_subdomain) && name.len() <= 63 && is_qualified(name);
-    if valid { Ok(()) } else { Err(SelectorError(format!("{key:?} is no label key"))) }
+    prefix.is_none_or(is_dns_subdomain) && name.len() <= 63 && is_qualified(name)
+}
+
+/// Whether a text can be a label's value.
+pub fn is_label_value(value: &str) -> bool {
+    value.is_empty() || value.len() <= 63 && is_qualified(value)
+}
+
+fn check_key(key: &str) -> Result<(), SelectorError> {
+    if is_label_key(key) { Ok(()) } else { Err(SelectorError(format!("{key:?} is no label key"))) }
 }
 
 fn check_value(value: &str) -> Result<(), SelectorError> {
-    let valid = value.is_empty() || value.len() <= 63 && is_qualified(value);
-    if valid { Ok(()) } else { Err(SelectorError(format!("{value:?} is no label value"))) }
+    if is_label_value(value) { Ok(()) } else { Err(SelectorError(format!("{value:?} is no label value"))) }
 }
 
 /// Letters, digits, `-`, `_`, `.`, with a letter or digit at both ends.
@@ -237,8 +244,8 @@ fn is_qualified(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// RFC 1123, lower case.
-fn is_subdomain(text: &str) -> bool {
+/// Whether a text is a DNS subdomain by RFC 1123, in lower case: what most names of objects must be.
+pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253
         && text.split('.').all(|label| {
             !label.is_empty()

@@ -22,7 +22,9 @@ pub mod version;
 
 pub use encode::{Encoding, encode};
 pub use field_selector::{FieldSelector, FieldTerm, SelectorError};
-pub use label_selector::{LabelOperator, LabelRequirement, LabelSelector};
+pub use label_selector::{
+    LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value,
+};
 pub use path::CanonicalPath;
 pub use query::Query;
 pub use quote::Quoted;

@@ -2,14 +2,18 @@
 //! what the operator wrote.
 
 mod deadline;
+mod document;
 mod drain;
+mod fields;
 mod follow;
 mod problem;
 mod published;
 mod socket;
 
 pub use deadline::{Deadline, within};
+pub use document::{Document, documents};
 pub use drain::{Drain, Drainer, Phase};
+pub use fields::Fields;
 pub use follow::{Follower, is_passing};
 pub use problem::{Problem, Problems};
 pub use published::{Published, Publisher};

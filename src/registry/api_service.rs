@@ -8,11 +8,11 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::annotations::{self, BackendSettings};
-use super::document::Document;
 use super::manifest::{self, ApiServiceManifest, ServiceRef};
 use super::names;
 use super::snapshot::Settings;
 use super::url_backend::UrlBackend;
+use crate::process::Document;
 use crate::process::{Problem, Problems};
 use crate::tls::{Bundle, KeyPair};
 
@@ -252,7 +252,7 @@ fn uid(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::document::documents;
+    use crate::process::documents;
 
     fn read(text: &str, settings: &Settings) -> Result<ApiService, Vec<String>> {
         let (mut found, problems) = documents("f.yaml", text, false);

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::document::Document;
 use super::manifest::{self, AddressManifest, EndpointPortManifest, EndpointSliceManifest, EndpointsManifest};
 use super::service::name_and_namespace;
+use crate::process::Document;
 use crate::process::{Problem, Problems};
 
 /// One `discovery.k8s.io/v1 EndpointSlice` or `v1 Endpoints`.
@@ -160,7 +160,7 @@ fn address(place: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::document::documents;
+    use crate::process::documents;
 
     type Read = fn(Document, &mut Problems) -> Option<EndpointSlice>;
 

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 
 use super::annotations::nearest;
 use super::api_service::ApiService;
-use super::document::{Document, documents};
 use super::endpoints::EndpointSlice;
 use super::scan::Scan;
 use super::service::Service;
 use super::snapshot::{Registry, Settings};
+use crate::process::{Document, documents};
 use crate::process::{Problem, Problems};
 
 /// What was right last. An object goes when its file is gone, or when its file is right and lacks it; while

@@ -6,7 +6,6 @@
 
 mod annotations;
 mod api_service;
-mod document;
 mod endpoints;
 mod follow;
 mod last_good;
@@ -21,7 +20,6 @@ mod url_backend;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
 pub use api_service::{ApiService, Backend, ServiceReference};
-pub use document::{Document, documents};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
 pub use follow::Directory;
 pub use long_running::LongRunning;

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::document::Document;
 use super::manifest::{self, ServiceManifest};
 use super::names;
+use crate::process::Document;
 use crate::process::{Problem, Problems};
 
 /// One `v1 Service`.
@@ -162,7 +162,7 @@ pub(super) fn name_and_namespace(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::document::documents;
+    use crate::process::documents;
 
     fn read(text: &str) -> Result<Service, Vec<String>> {
         let (mut found, _) = documents("f", text, false);

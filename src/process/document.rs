@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::process::{Problem, Problems};
+use super::{Problem, Problems};
 
 /// One Kubernetes object as it was written, not yet judged.
 #[derive(Clone, Debug)]
