@@ -8,9 +8,11 @@ mod access_review;
 mod always_allow_paths;
 mod attributes;
 mod authorizer;
+pub mod policy;
 mod webhook;
 
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
 pub use authorizer::{Authorizer, Decision, Mode, Permit};
+pub use policy::Policy;
 pub use webhook::{AccessReviewSettings, AccessReviews};

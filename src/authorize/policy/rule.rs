@@ -1,0 +1,120 @@
+//! One rule of a role, and whether it allows a request.
+
+use crate::kubeapi::RequestInfo;
+
+/// A `PolicyRule` of `rbac.authorization.k8s.io/v1`; `*` stands for all. What is none of its fields is no matter
+/// to it: a rule has resources or paths, never both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// What may be done.
+    pub verbs: Vec<String>,
+    /// To resources of these groups; the core group is the empty text.
+    pub api_groups: Vec<String>,
+    /// `pods`, `pods/log`, `*/scale`, `*`.
+    pub resources: Vec<String>,
+    /// Only to objects of these names; empty for all.
+    pub resource_names: Vec<String>,
+    /// To these paths, which may end in a star.
+    pub non_resource_urls: Vec<String>,
+}
+
+impl Rule {
+    /// Whether it allows `request`, as `RuleAllows` of upstream's RBAC authorizer.
+    pub fn allows(&self, request: &RequestInfo<'_>) -> bool {
+        has(&self.verbs, &request.verb)
+            && if request.is_resource_request {
+                has(&self.api_groups, request.api_group)
+                    && self.resources.iter().any(|rule| covers(rule, request.resource, request.subresource))
+                    && (self.resource_names.is_empty() || self.resource_names.iter().any(|name| *name == request.name))
+            } else {
+                self.non_resource_urls.iter().any(|rule| leads_to(rule, request.path))
+            }
+    }
+}
+
+fn has(list: &[String], wanted: &str) -> bool {
+    list.iter().any(|one| one == "*" || one == wanted)
+}
+
+fn covers(rule: &str, resource: &str, subresource: &str) -> bool {
+    if rule == "*" {
+        return true;
+    }
+    if subresource.is_empty() {
+        return rule == resource;
+    }
+    // Not split at the first slash of the rule: a resource of a request never holds one, its rule might.
+    rule.strip_suffix(subresource)
+        .and_then(|rule| rule.strip_suffix('/'))
+        .is_some_and(|rule| rule == resource || rule == "*")
+}
+
+fn leads_to(rule: &str, path: &str) -> bool {
+    rule == "*" || rule == path || rule.ends_with('*') && path.starts_with(rule.trim_end_matches('*'))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn resources_and_subresources() {
+        for (rule, resource, subresource, covered) in [
+            ("pods", "pods", "", true),
+            ("pods", "pods", "log", false),
+            ("pods/log", "pods", "log", true),
+            ("pods/log", "pods", "", false),
+            ("pods/*", "pods", "log", false),
+            ("*", "pods", "log", true),
+            ("*", "pods", "", true),
+            ("*/log", "pods", "log", true),
+            ("*/log", "pods", "xlog", false),
+            ("*/scale", "pods", "", false),
+            ("*/*", "pods", "log", false),
+            ("*/*", "pods", "*", true),
+            ("pod", "pods", "", false),
+            ("", "pods", "", false),
+        ] {
+            assert_eq!(covers(rule, resource, subresource), covered, "{rule} {resource} {subresource}");
+        }
+    }
+
+    #[test]
+    fn paths() {
+        for (rule, path, leads) in [
+            ("*", "/x", true),
+            ("/x", "/x", true),
+            ("/x", "/x/", false),
+            ("/x/*", "/x/y/z", true),
+            ("/x/*", "/x", false),
+            ("/x*", "/xy", true),
+            ("/x**", "/xy", true),
+            ("/*/x", "/a/x", false),
+            ("/api", "/apis", false),
+        ] {
+            assert_eq!(leads_to(rule, path), leads, "{rule} {path}");
+        }
+    }
+
+    /// What upstream writes with lengths and joined texts, written so here.
+    fn upstream(rule: &str, resource: &str, subresource: &str) -> bool {
+        let combined = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
+        rule == "*"
+            || rule == combined
+            || !subresource.is_empty()
+                && rule.len() == subresource.len() + 2
+                && rule.starts_with("*/")
+                && rule.ends_with(subresource)
+    }
+
+    proptest! {
+        #[test]
+        fn covers_what_upstream_covers(
+            rule in "[ab*/]{0,5}", resource in "[ab*]{1,3}", subresource in "[ab*]{0,3}",
+        ) {
+            prop_assert_eq!(covers(&rule, &resource, &subresource), upstream(&rule, &resource, &subresource));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What a policy allows, and what is wrong with one.
+
+use http::Method;
+use proptest::prelude::*;
+
+use super::*;
+use crate::kubeapi::{CanonicalPath, Query, RequestInfo};
+
+const HEAD: &str = "apiVersion: rbac.authorization.k8s.io/v1";
+
+/// What is enough for kubectl, and for jane, the devs and a robot.
+fn example() -> String {
+    let object = |text: &str| format!("---\n{HEAD}\n{text}\n");
+    [
+        "kind: ClusterRole\nmetadata: {name: view, labels: {to-edit: 'true'}}\nrules:\n\
+         - {apiGroups: [g], resources: [things, things/status], verbs: [get, list, watch]}",
+        "kind: ClusterRole\nmetadata: {name: edit}\nrules: null\n\
+         aggregationRule: {clusterRoleSelectors: [{matchLabels: {to-edit: 'true'}}, {matchExpressions: [{key: more, \
+         operator: Exists}]}]}",
+        "kind: ClusterRole\nmetadata: {name: more, labels: {more: x}}\nrules:\n\
+         - {apiGroups: [g], resources: ['*'], resourceNames: [one], verbs: [update]}",
+        "kind: ClusterRole\nmetadata: {name: discovery}\nrules: [{nonResourceURLs: [/api, '/apis/*'], verbs: [get]}]",
+        "kind: Role\nmetadata: {name: pods, namespace: a}\nrules: [{apiGroups: [''], resources: [pods/log], verbs: \
+         ['*']}]",
+        "kind: ClusterRoleBinding\nmetadata: {name: everybody}\nroleRef: {kind: ClusterRole, name: discovery}\n\
+         subjects: [{kind: Group, name: 'system:authenticated'}]",
+        "kind: ClusterRoleBinding\nmetadata: {name: devs}\nroleRef: {kind: ClusterRole, name: view, apiGroup: \
+         rbac.authorization.k8s.io}\nsubjects: [{kind: Group, name: devs}, {kind: User, name: bob}]",
+        "kind: RoleBinding\nmetadata: {name: jane, namespace: a}\nroleRef: {kind: ClusterRole, name: edit}\n\
+         subjects: [{kind: User, name: jane, apiGroup: rbac.authorization.k8s.io}]",
+        "kind: RoleBinding\nmetadata: {name: robots, namespace: a}\nroleRef: {kind: Role, name: pods}\n\
+         subjects: [{kind: ServiceAccount, name: robot}, {kind: ServiceAccount, name: robot, namespace: b}]",
+        "kind: ClusterRoleBinding\nmetadata: {name: lost}\nroleRef: {kind: ClusterRole, name: gone}\n\
+         subjects: [{kind: User, name: eve}]",
+    ]
+    .map(object)
+    .concat()
+}
+
+fn user(name: &str, groups: &[&str]) -> User {
+    User { name: name.into(), groups: groups.iter().map(|group| (*group).into()).collect(), ..User::default() }
+}
+
+fn ask(policy: &Policy, user: &User, method: &Method, path: &str) -> Result<String, String> {
+    let path = CanonicalPath::parse(path).unwrap();
+    let query = Query::parse("");
+    let request = RequestInfo::parse(method, &path, &query).unwrap();
+    let attributes = Attributes { user, request: &request };
+    policy.allows(attributes).map(str::to_owned).ok_or_else(|| policy.why_not(attributes))
+}
+
+#[test]
+fn as_upstream_judges() {
+    let policy = Policy::parse("p.yaml", &example(), false).unwrap();
+    let get = |user: &User, path: &str| ask(&policy, user, &Method::GET, path);
+    let put = |user: &User, path: &str| ask(&policy, user, &Method::PUT, path);
+    let (jane, dev, nobody) = (user("jane", &["x"]), user("d", &["x", "devs"]), user("n", &[]));
+    let everywhere = r#"ClusterRoleBinding "devs" of ClusterRole "view" to Group "devs""#;
+    assert_eq!(get(&dev, "/apis/g/v1/things").unwrap(), everywhere);
+    assert_eq!(get(&dev, "/apis/g/v1/namespaces/a/things/x/status").unwrap(), everywhere);
+    assert!(get(&user("bob", &[]), "/apis/g/v1/namespaces/b/things/x").is_ok());
+    assert_eq!(get(&dev, "/apis/h/v1/things"), Err(String::new()));
+    assert_eq!(get(&nobody, "/apis/g/v1/things"), Err(String::new()));
+    // A RoleBinding grants a ClusterRole, aggregated too, within its namespace only.
+    let within = r#"RoleBinding "jane/a" of ClusterRole "edit" to User "jane""#;
+    assert_eq!(get(&jane, "/apis/g/v1/namespaces/a/things").unwrap(), within);
+    assert!(get(&jane, "/apis/g/v1/things").is_err());
+    assert!(get(&jane, "/apis/g/v1/namespaces/b/things").is_err());
+    assert!(put(&jane, "/apis/g/v1/namespaces/a/others/one").is_ok());
+    assert!(put(&jane, "/apis/g/v1/namespaces/a/others/two").is_err());
+    assert!(put(&dev, "/apis/g/v1/namespaces/a/others/one").is_err());
+    // Service accounts, with and without a namespace of their own.
+    let log = "/api/v1/namespaces/a/pods/x/log";
+    for name in ["system:serviceaccount:a:robot", "system:serviceaccount:b:robot"] {
+        let robot = user(name, &[]);
+        assert!(get(&robot, log).unwrap().starts_with(r#"RoleBinding "robots/a" of Role "pods" to ServiceAccount"#));
+        assert!(get(&robot, "/api/v1/namespaces/a/pods/x").is_err());
+    }
+    assert!(get(&user("system:serviceaccount:c:robot", &[]), log).is_err());
+    // Paths.
+    let known = user("n", &["system:authenticated"]);
+    for (path, allowed) in [("/api", true), ("/apis/g", true), ("/api/", false), ("/version", false)] {
+        assert_eq!(get(&known, path).is_ok(), allowed, "{path}");
+    }
+    assert!(ask(&policy, &known, &Method::POST, "/api").is_err());
+    // A role that is not there.
+    let why = r#"RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found"#;
+    assert_eq!(get(&user("eve", &[]), "/apis/g/v1/things"), Err(why.to_owned()));
+    assert_eq!(policy.warnings().len(), 1);
+    assert_eq!(policy.bindings(), 5);
+}
+
+#[test]
+fn aggregated_roles_reach_through_each_other_and_a_circle_grants_nothing() {
+    let role = |name: &str, labels: &str, picks: &str, verb: &str| {
+        let aggregation = if picks.is_empty() {
+            String::new()
+        } else {
+            format!("aggregationRule: {{clusterRoleSelectors: [{{matchLabels: {{to: {picks}}}}}]}}\n")
+        };
+        format!(
+            "---\n{HEAD}\nkind: ClusterRole\nmetadata: {{name: {name}, labels: {{to: {labels}}}}}\n{aggregation}\
+             rules: [{{apiGroups: [g], resources: [r], verbs: [{verb}]}}]\n"
+        )
+    };
+    let text = [
+        role("admin", "none", "admin", "own"),
+        role("edit", "admin", "edit", "own"),
+        role("edit-base", "edit", "", "update"),
+        role("circle-a", "b", "a", "own"),
+        role("circle-b", "a", "b", "own"),
+    ]
+    .concat();
+    let mut roles = Manifests::read("p", &text, false).unwrap().cluster_roles;
+    aggregate::aggregate(&mut roles);
+    let verbs = |name: &str| -> Vec<&str> {
+        let role = roles.iter().find(|role| role.name == name).unwrap();
+        role.rules.iter().flat_map(|rule| &rule.verbs).map(String::as_str).collect()
+    };
+    assert_eq!(verbs("admin"), ["update"]);
+    assert_eq!(verbs("edit"), ["update"]);
+    assert_eq!(verbs("circle-a"), [""; 0]);
+}
+
+#[test]
+fn all_mistakes_at_once_with_document_and_field() {
+    let text = format!(
+        "{HEAD}\nkind: ClusterRole\nmetadata: {{name: a/b, namespace: x}}\nrules:\n\
+         - {{apiGroups: [g], resources: [r]}}\n- {{verbs: get, apiGroups: [g], resources: [r], resource: [r]}}\n\
+         - {{verbs: [get], nonResourceURLs: [/x], resources: [r]}}\n- {{verbs: [get]}}\n\
+         aggregationRule: {{clusterRoleSelectors: [{{matchExpressions: [{{key: '!', operator: In}}]}}]}}\n\
+         ---\n{HEAD}\nkind: Role\nmetadata: {{name: r}}\nrules: [{{verbs: [get], nonResourceURLs: [/x]}}]\n\
+         ---\n{HEAD}\nkind: RoleBinding\nmetadata: {{name: b, namespace: ns}}\nroleRef: {{apiGroup: x, kind: Rule}}\n\
+         subjects: [{{kind: User}}, {{kind: Users, name: x}}, {{kind: ServiceAccount, name: X, apiGroup: other}}]\n\
+         ---\n{HEAD}\nkind: ClusterRoleBinding\nmetadata: {{name: b}}\n\
+         subjects: [{{kind: ServiceAccount, name: x}}]\n\
+         ---\napiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: x}}\n\
+         ---\napiVersion: rbac.authorization.k8s.io/v1beta1\nkind: ClusterRole\n\
+         ---\n{HEAD}\nkind: Role\nmetadata: {{name: twice, namespace: ns}}\n\
+         ---\n{HEAD}\nkind: Role\nmetadata: {{name: twice, namespace: ns}}\n---\nkind: [\n"
+    );
+    let problems = Policy::parse("p.yaml", &text, false).unwrap_err();
+    insta::assert_snapshot!(problems);
+    for empty in ["", "# nothing\n---\n"] {
+        let problems = Policy::parse("p.yaml", empty, false).unwrap_err();
+        assert_eq!(problems.to_string(), "p.yaml: holds no ClusterRole, Role or binding");
+    }
+}
+
+#[test]
+fn a_list_as_kubectl_prints_it() {
+    let text = format!(
+        "{{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[{{\"apiVersion\":\"{}\",\"kind\":\"ClusterRole\",\
+         \"metadata\":{{\"name\":\"a\",\"uid\":\"1\",\"managedFields\":[]}},\"rules\":null}}]}}",
+        &HEAD["apiVersion: ".len()..]
+    );
+    assert!(Policy::parse("p.json", &text, true).is_ok());
+    assert!(Policy::parse("p.yaml", &text, false).is_ok());
+}
+
+/// The answer by upstream's way: all bindings in turn, all subjects, all rules.
+fn slowly(manifests: &Manifests, user: &User, request: &RequestInfo<'_>) -> bool {
+    manifests.bindings.iter().any(|binding| {
+        let here = binding.namespace.is_empty() || binding.namespace == request.namespace;
+        let meant = binding.subjects.iter().any(|subject| match subject {
+            Subject::User(name) => *name == user.name,
+            Subject::Group(name) => user.groups.contains(name),
+            Subject::ServiceAccount { namespace, name } => {
+                user.name == format!("system:serviceaccount:{namespace}:{name}")
+            }
+        });
+        let rules = match &binding.role {
+            RoleReference::ClusterRole(name) => {
+                manifests.cluster_roles.iter().find(|role| role.name == *name).map(|role| &role.rules)
+            }
+            RoleReference::Role(name) => manifests
+                .roles
+                .iter()
+                .find(|role| role.name == *name && role.namespace == binding.namespace)
+                .map(|role| &role.rules),
+        };
+        here && meant && rules.is_some_and(|rules| rules.iter().any(|rule| rule.allows(request)))
+    })
+}
+
+fn word() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&["a", "b", "c"][..])
+}
+
+prop_compose! {
+    fn a_role()(name in word(), namespace in prop::option::of(word()), verb in word(), resource in word()) -> String {
+        let (kind, namespace) = match namespace {
+            Some(namespace) => ("Role", format!(", namespace: {namespace}")),
+            None => ("ClusterRole", String::new()),
+        };
+        format!(
+            "---\n{HEAD}\nkind: {kind}\nmetadata: {{name: {name}{namespace}}}\n\
+             rules: [{{apiGroups: [g], resources: [{resource}], verbs: [{verb}]}}]\n"
+        )
+    }
+}
+
+prop_compose! {
+    fn a_binding()(
+        name in "[a-z]{8}", namespace in prop::option::of(word()), role in word(), own in any::<bool>(),
+        kind in prop::sample::select(&["User", "Group", "ServiceAccount"][..]), subject in word(), its in word(),
+    ) -> String {
+        let inside = namespace.map(|namespace| format!(", namespace: {namespace}")).unwrap_or_default();
+        let prefix = if namespace.is_some() { "" } else { "Cluster" };
+        let role_kind = if own && namespace.is_some() { "Role" } else { "ClusterRole" };
+        let its = if kind == "ServiceAccount" { format!(", namespace: {its}") } else { String::new() };
+        format!(
+            "---\n{HEAD}\nkind: {prefix}RoleBinding\nmetadata: {{name: {name}{inside}}}\n\
+             roleRef: {{kind: {role_kind}, name: {role}}}\nsubjects: [{{kind: {kind}, name: {subject}{its}}}]\n"
+        )
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_index_says_what_a_walk_over_everything_says(
+        roles in prop::collection::vec(a_role(), 0..6), bindings in prop::collection::vec(a_binding(), 1..6),
+        who in word(), service_account in prop::option::of(word()), group in word(),
+        namespace in prop::option::of(word()), resource in word(), verb in word(),
+    ) {
+        let text = roles.concat() + &bindings.concat();
+        // The same role may have come up twice.
+        prop_assume!(Manifests::read("p", &text, false).is_ok());
+        let (manifests, policy) =
+            (Manifests::read("p", &text, false).unwrap(), Policy::parse("p", &text, false).unwrap());
+        let name = service_account.map_or(who.to_owned(), |name| format!("system:serviceaccount:{who}:{name}"));
+        let user = user(&name, &[group]);
+        let request = RequestInfo {
+            is_resource_request: true, verb: verb.into(), api_group: "g", resource,
+            namespace: namespace.unwrap_or_default(), ..RequestInfo::default()
+        };
+        let attributes = Attributes { user: &user, request: &request };
+        prop_assert_eq!(policy.allows(attributes).is_some(), slowly(&manifests, &user, &request));
+    }
+}
