@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{AccessReviews, AlwaysAllowPaths, Attributes};
+use super::{AccessReviews, AlwaysAllowPaths, Attributes, Policy};
 use crate::authenticate::Authenticated;
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
+use crate::process::Published;
 
 /// One entry of `--authorization-mode`.
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub enum Mode {
     AlwaysAllow,
     /// Nobody may anything.
     AlwaysDeny,
+    /// Whoever RBAC objects from a file allow; followed.
+    Static(Published<Policy>),
     /// A kube-apiserver is asked (`Webhook`).
     Webhook(Arc<AccessReviews>),
 }
@@ -65,6 +68,13 @@ impl Mode {
         match self {
             Mode::AlwaysAllow => Decision::Allow,
             Mode::AlwaysDeny => Decision::NoOpinion("Everything is forbidden.".to_owned()),
+            Mode::Static(policy) => {
+                let policy = policy.load();
+                match policy.allows(attributes) {
+                    Some(_) => Decision::Allow,
+                    None => Decision::NoOpinion(policy.why_not(attributes)),
+                }
+            }
             Mode::Webhook(reviews) => reviews.decide(attributes).await,
         }
     }

@@ -14,5 +14,5 @@ mod webhook;
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
 pub use authorizer::{Authorizer, Decision, Mode, Permit};
-pub use policy::Policy;
+pub use policy::{Policy, PolicyFile};
 pub use webhook::{AccessReviewSettings, AccessReviews};

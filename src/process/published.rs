@@ -1,5 +1,6 @@
 //! Live state as an immutable snapshot: one writer publishes, every request reads without waiting.
 
+use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -51,6 +52,13 @@ impl<T> Published<T> {
 impl<T> Clone for Published<T> {
     fn clone(&self) -> Self {
         Published { value: self.value.clone(), version: self.version.clone() }
+    }
+}
+
+/// Says nothing of the value, which may be large or secret.
+impl<T> fmt::Debug for Published<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Published").field("version", &*self.version.borrow()).finish_non_exhaustive()
     }
 }
 

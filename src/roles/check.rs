@@ -65,6 +65,8 @@ mod tests {
             &[
                 "--goaway-chance=1".to_owned(),
                 "--token-auth-file=/nowhere/tokens.csv".to_owned(),
+                "--authorization-mode=Static".to_owned(),
+                "--authorization-policy-file=/nowhere/policy.yaml".to_owned(),
                 "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA".to_owned(),
                 "--tls-cert-file=/nowhere/a.crt".to_owned(),
                 "--tls-private-key-file=/nowhere/a.key".to_owned(),
@@ -75,12 +77,13 @@ mod tests {
             ],
             home.path(),
         );
-        let expected: [&[&str]; 7] = [
+        let expected: [&[&str]; 8] = [
             &["--goaway-chance"],
             &["/nowhere/a.crt", "/nowhere/a.key"],
             &["ca.crt"],
             &["TLS_RSA_WITH_RC4_128_SHA"],
             &["/nowhere/tokens.csv"],
+            &["/nowhere/policy.yaml"],
             &["/nowhere/b.crt", "/nowhere/b.key"],
             &["a.yaml", "Pod"],
         ];

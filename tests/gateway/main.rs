@@ -23,6 +23,7 @@ mod load;
 mod lookup;
 mod operator;
 mod paths;
+mod policy;
 mod pool;
 mod quickstart;
 mod raw;

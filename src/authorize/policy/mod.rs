@@ -16,7 +16,7 @@ pub use rule::Rule;
 use super::Attributes;
 use crate::kubeapi::{Quoted, User};
 use crate::process::{Problem, Problems};
-pub use follow::follow;
+pub use follow::{OnFailure, PolicyFile};
 
 /// A bigger file is a mistake: every role that ever was would fit into less.
 const LARGEST: u64 = 16 << 20;
@@ -108,6 +108,14 @@ impl Policy {
             [] => String::new(),
             [one] => one.to_owned(),
             _ => format!("[{}]", missing.join(", ")),
+        }
+    }
+
+    /// Writes into the log that it was read, and what is odd about it.
+    pub fn tell(&self) {
+        tracing::info!(bindings = self.bindings, "authorization policy read");
+        for warning in &self.warnings {
+            tracing::warn!(%warning, "authorization policy");
         }
     }
 

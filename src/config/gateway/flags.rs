@@ -249,7 +249,13 @@ pub static MAY_THEY: Group = Group {
             "authorization-mode",
             Kind::List("MODE"),
             "AlwaysAllow",
-            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides",
+            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Static whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides",
+        ),
+        Flag::new(
+            "authorization-policy-file",
+            Kind::File,
+            "",
+            "YAML file of RBAC objects for --authorization-mode=Static: ClusterRole, Role, ClusterRoleBinding, RoleBinding. Followed on disk",
         ),
         Flag::new(
             "authorization-kubeconfig",
@@ -397,7 +403,6 @@ pub static LATER: &[Flag] = &[
     later("authentication-pass-on-groups", Kind::List(""), CREDENTIALS),
     later("authentication-drop-groups", Kind::List(""), CREDENTIALS),
     later("authorization-config", Kind::File, MODES),
-    later("authorization-policy-file", Kind::File, MODES),
     later("serve-delegation", Kind::Switch, MODES),
     later("kubeconfig", Kind::File, REGISTRY),
     later("delegate-kubeconfig", Kind::File, REGISTRY),
@@ -421,7 +426,7 @@ pub static LATER: &[Flag] = &[
 ];
 
 const CREDENTIALS: &str = "this version knows users by --client-ca-file, by --requestheader-client-ca-file and the other --requestheader flags, by --token-auth-file, by --authentication-kubeconfig, and with --anonymous-auth";
-const MODES: &str = "this version knows --authorization-mode AlwaysAllow, AlwaysDeny and Webhook";
+const MODES: &str = "this version knows --authorization-mode AlwaysAllow, AlwaysDeny, Static and Webhook";
 const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
 const DIRECT: &str = "this version connects to backends directly";
 const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";

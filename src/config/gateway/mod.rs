@@ -42,6 +42,8 @@ pub struct GatewayConfig {
     pub who: Who,
     /// What they may; the first mode that decides counts.
     pub modes: Vec<Mode>,
+    /// What [`Mode::Static`] goes by.
+    pub policy_file: Option<PathBuf>,
     /// What a kube-apiserver is asked.
     pub delegated: Delegated,
     /// What lies behind.
@@ -68,6 +70,7 @@ impl Arguments<Gateway> {
             limits: serving::limits(&mut reading),
             delegated: delegated::delegated(&mut reading, &who, &modes, forwarding.request_timeout),
             who,
+            policy_file: who::policy_file(&mut reading, &modes),
             modes,
             behind: behind::behind(&mut reading, &forwarding),
             forwarding,
@@ -261,23 +264,28 @@ mod tests {
                 false,
             ),
             (
-                &["--authorization-mode=Static"],
-                "--authorization-mode: Static is not in this version yet; this version knows AlwaysAllow, AlwaysDeny and Webhook",
-                false,
-            ),
-            (
                 &["--authorization-mode=RBAC"],
-                "--authorization-mode: \"RBAC\" is not a mode; this version knows AlwaysAllow, AlwaysDeny and Webhook",
+                "--authorization-mode: \"RBAC\" is not a mode; this version knows AlwaysAllow, AlwaysDeny, Static and Webhook",
                 false,
             ),
             (
                 &["--authorization-mode="],
-                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow, AlwaysDeny and Webhook",
+                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow, AlwaysDeny, Static and Webhook",
                 false,
             ),
             (
                 &["--authorization-mode=AlwaysAllow,AlwaysAllow"],
                 "--authorization-mode: AlwaysAllow is there more than once",
+                false,
+            ),
+            (
+                &["--authorization-mode=Static"],
+                "--authorization-policy-file: needed with --authorization-mode=Static",
+                false,
+            ),
+            (
+                &["--authorization-policy-file=p.yaml"],
+                "--authorization-policy-file: not used without Static among --authorization-mode",
                 false,
             ),
             (

@@ -42,6 +42,8 @@ pub enum Mode {
     AlwaysAllow,
     /// Nothing.
     AlwaysDeny,
+    /// What the RBAC objects of a file allow.
+    Static,
     /// What a kube-apiserver says they may.
     Webhook,
 }
@@ -102,19 +104,28 @@ fn header_names(reading: &mut Reading<'_>, name: &str, values: Vec<String>) -> V
     values
 }
 
+/// The file that [`Mode::Static`] reads; there if, and only if, it is among the modes.
+pub(super) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode]) -> Option<PathBuf> {
+    const NAME: &str = "authorization-policy-file";
+    let path = reading.path(NAME);
+    match (&path, modes.contains(&Mode::Static)) {
+        (None, true) => reading.problem(NAME, "needed with --authorization-mode=Static"),
+        (Some(_), false) => reading.problem(NAME, "not used without Static among --authorization-mode"),
+        _ => {}
+    }
+    path
+}
+
 pub(super) fn modes(reading: &mut Reading<'_>) -> Vec<Mode> {
     const NAME: &str = "authorization-mode";
-    const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny and Webhook";
+    const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny, Static and Webhook";
     let mut modes = Vec::new();
     for word in reading.list(NAME) {
         let mode = match word.as_str() {
             "AlwaysAllow" => Mode::AlwaysAllow,
             "AlwaysDeny" => Mode::AlwaysDeny,
+            "Static" => Mode::Static,
             "Webhook" => Mode::Webhook,
-            "Static" => {
-                reading.problem(NAME, format_args!("{word} is not in this version yet; {KNOWN}"));
-                continue;
-            }
             _ => {
                 reading.problem(NAME, format_args!("{word:?} is not a mode; {KNOWN}"));
                 continue;

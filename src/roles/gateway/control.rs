@@ -14,6 +14,7 @@ use tokio::task::spawn_local;
 use super::asker::{Asker, Counting, Fetcher};
 use super::settings;
 use crate::authenticate::{TokenFile, Tokens};
+use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
 use crate::discovery::{Discovery, Documents, Known};
@@ -43,6 +44,7 @@ pub(super) struct Control {
     pub(super) view: Publisher<View>,
     pub(super) rules: Rules,
     pub(super) tokens: Option<(TokenFile, Publisher<Tokens>)>,
+    pub(super) policy: Option<(PolicyFile, Publisher<Policy>)>,
     pub(super) resolver: settings::ResolverChoice,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
@@ -76,6 +78,9 @@ impl Control {
         spawn_local(self.made.renew(drain()));
         spawn_local(self.identity.follow(Box::new(|_| {}), drain()));
         if let Some((file, publisher)) = self.tokens {
+            spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));
+        }
+        if let Some((file, publisher)) = self.policy {
             spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));
         }
         if let Some(directory) = self.directory {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::delegation::Kubeconfigs;
 use super::settings;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
+use crate::authorize::{Policy, PolicyFile};
 use crate::config::{GatewayConfig, Mistakes};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problems, Published};
@@ -18,6 +19,7 @@ pub struct Files {
     pub(super) identity: Option<(Identity, Published<KeyPair>)>,
     pub(super) registry: Option<(Directory, Registry)>,
     pub(super) tokens: Option<(TokenFile, Tokens)>,
+    pub(super) policy: Option<(PolicyFile, Policy)>,
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
 }
@@ -31,16 +33,24 @@ impl Files {
         let mut problems = Problems::default();
         let serving = keep(&mut problems, tls::server::Files::open(config.serving.tls.clone()));
         let tokens = keep(&mut problems, config.who.token_file.as_deref().map(TokenFile::open).transpose());
+        let policy = keep(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
         let identity = problems.keep(config.behind.proxy_client.clone().map(Identity::load).transpose());
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
-        match (serving, identity, registry, tokens, request_headers, kubeconfigs) {
-            (Some(serving), Some(identity), Some(registry), Some(tokens), Some(request_headers), Some(kubeconfigs)) => {
-                Ok(Files { serving, identity, registry, tokens, request_headers, kubeconfigs })
-            }
-            _ => Err(problems),
-        }
+        let (
+            Some(serving),
+            Some(identity),
+            Some(registry),
+            Some(tokens),
+            Some(policy),
+            Some(request_headers),
+            Some(kubeconfigs),
+        ) = (serving, identity, registry, tokens, policy, request_headers, kubeconfigs)
+        else {
+            return Err(problems);
+        };
+        Ok(Files { serving, identity, registry, tokens, policy, request_headers, kubeconfigs })
     }
 }
 

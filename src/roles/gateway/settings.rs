@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::authenticate::{RequestHeaderNames, RequestHeaders};
-use crate::authorize::{self, AccessReviews, Authorizer};
+use crate::authorize::{self, AccessReviews, Authorizer, Policy};
 use crate::config::GatewayConfig;
 use crate::config::gateway::{Cidr, Mode, ProxyProtocol};
 use crate::egress::Resolver;
 use crate::listen::{self, Limits};
-use crate::process::Problems;
+use crate::process::{Problems, Published};
 
 pub(super) use crate::config::gateway::ResolverChoice;
 
@@ -37,11 +37,16 @@ pub(super) fn request_headers(config: &GatewayConfig) -> Result<RequestHeaders, 
     Ok(RequestHeaders { names, allowed_names: given.allowed_names.clone() })
 }
 
-/// `access_reviews` is there when a mode needs it.
-pub(super) fn authorizer(config: &GatewayConfig, access_reviews: Option<&Arc<AccessReviews>>) -> Authorizer {
+/// `policy` and `access_reviews` are there when a mode needs them.
+pub(super) fn authorizer(
+    config: &GatewayConfig,
+    policy: Option<&Published<Policy>>,
+    access_reviews: Option<&Arc<AccessReviews>>,
+) -> Authorizer {
     let modes = config.modes.iter().filter_map(|mode| match mode {
         Mode::AlwaysAllow => Some(authorize::Mode::AlwaysAllow),
         Mode::AlwaysDeny => Some(authorize::Mode::AlwaysDeny),
+        Mode::Static => policy.cloned().map(authorize::Mode::Static),
         Mode::Webhook => access_reviews.cloned().map(authorize::Mode::Webhook),
     });
     let always_allow_paths = config.delegated.always_allow_paths.clone();

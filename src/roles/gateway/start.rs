@@ -41,7 +41,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let limits = settings::limits(config);
     let (drainer, drain) = Drain::new();
     let metrics = Metrics::new();
-    let Files { mut serving, identity, registry, tokens, request_headers, kubeconfigs } = files;
+    let Files { mut serving, identity, registry, tokens, policy, request_headers, kubeconfigs } = files;
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address)?;
@@ -77,6 +77,14 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         }
         None => (None, None),
     };
+    let (policy_publisher, policy) = match policy {
+        Some((file, policy)) => {
+            policy.tell();
+            let (publisher, published) = Published::new(policy);
+            (Some((file, publisher)), Some(published))
+        }
+        None => (None, None),
+    };
     // Both are made on the control thread and shared from here.
     let (ready, discovered) = std::sync::mpsc::channel();
 
@@ -95,6 +103,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         view: view_publisher,
         rules,
         tokens: tokens_publisher,
+        policy: policy_publisher,
         resolver: config.behind.resolver,
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
@@ -115,7 +124,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             token_reviews: delegation.token_reviews,
             anonymous: config.who.anonymous,
         }),
-        authorizer: settings::authorizer(config, delegation.access_reviews.as_ref()),
+        authorizer: settings::authorizer(config, policy.as_ref(), delegation.access_reviews.as_ref()),
         serving: serving_readers,
         reports: Reports::new(view, drain.clone()),
         table,

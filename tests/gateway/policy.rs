@@ -1,0 +1,183 @@
+//! `--authorization-mode=Static`: who may what by the RBAC objects of a file.
+
+use std::path::PathBuf;
+
+use http::Method;
+
+use crate::backend::{Backend, Settings, json};
+use crate::client::{Client, get, request};
+use crate::world::{Gateway, Pair, World, eventually, narthex};
+
+const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
+
+/// The sample that we ship, where the gateway can be told of changes to it.
+fn sample(world: &World) -> PathBuf {
+    let path = world.path("policy.yaml");
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/policy.yaml"), &path).unwrap();
+    path
+}
+
+fn gateway(world: &World, modes: &str, policy: &std::path::Path) -> Gateway {
+    world.gateway(&[
+        &format!("--authorization-mode={modes}"),
+        &format!("--authorization-policy-file={}", policy.display()),
+    ])
+}
+
+async fn things(world: &World) -> Backend {
+    let backend = Backend::start(world, Settings::default(), async |_| json(200, "{}")).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    backend
+}
+
+async fn ask(client: &Client, method: Method, path: &str) -> u16 {
+    client.ask(request(method, path, &[], "")).await.status.as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sample_allows_what_it_says_and_nothing_else() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let gateway = gateway(&world, "Static", &sample(&world));
+    let people: [(&str, Pair); 4] = [
+        ("dev", world.user("jane", &["devs"])),
+        ("robot", world.user("system:serviceaccount:robots:robot", &[])),
+        ("nobody", world.user("bob", &["ops"])),
+        ("admin", world.user("root", &["system:masters"])),
+    ];
+    let other = "/apis/things.example.com/v1/namespaces/other/things";
+    let scale = format!("{THINGS}/door/scale");
+    let cases = [
+        (Method::GET, THINGS.to_owned(), [200, 403, 403, 200]),
+        (Method::GET, format!("{THINGS}?watch=1"), [200, 403, 403, 200]),
+        (Method::GET, format!("{THINGS}/door/status"), [200, 403, 403, 200]),
+        (Method::PUT, format!("{THINGS}/door/status"), [403, 403, 403, 200]),
+        (Method::POST, THINGS.to_owned(), [200, 403, 403, 200]),
+        (Method::DELETE, THINGS.to_owned(), [200, 403, 403, 200]),
+        (Method::GET, other.to_owned(), [200, 403, 403, 200]),
+        (Method::POST, other.to_owned(), [403, 403, 403, 200]),
+        (Method::PUT, scale.clone(), [403, 200, 403, 200]),
+        (Method::PUT, format!("{THINGS}/gate/scale"), [403, 403, 403, 200]),
+        (Method::GET, "/apis".to_owned(), [200, 200, 200, 200]),
+        (Method::GET, "/version".to_owned(), [200, 200, 200, 200]),
+        (Method::GET, "/metrics".to_owned(), [403, 403, 403, 200]),
+        (Method::GET, "/healthz".to_owned(), [200, 200, 200, 200]),
+    ];
+    for (number, (name, pair)) in people.iter().enumerate() {
+        for client in
+            [Client::http1(&world, &gateway, Some(pair)).await, Client::http2(&world, &gateway, Some(pair)).await]
+        {
+            for (method, path, expected) in &cases {
+                let before = backend.seen().len();
+                assert_eq!(ask(&client, method.clone(), path).await, expected[number], "{name} {method} {path}");
+                if expected[number] == 403 {
+                    assert_eq!(backend.seen().len(), before, "{name} {method} {path} reached the backend");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_upstreams_word_for_word() {
+    let world = World::new();
+    let _backend = things(&world).await;
+    let policy = sample(&world);
+    let dangling = "\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: lost}\n\
+                    roleRef: {kind: ClusterRole, name: gone}\nsubjects: [{kind: User, name: eve}]\n";
+    std::fs::write(&policy, std::fs::read_to_string(&policy).unwrap() + dangling).unwrap();
+    let gateway = gateway(&world, "Static", &policy);
+    let bob = Client::http2(&world, &gateway, Some(&world.user("bob", &[]))).await;
+    let status = bob.get(&format!("{THINGS}/door")).await.refused(403, "Forbidden");
+    let expected = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "things.things.example.com \"door\" is forbidden: User \"bob\" cannot get resource \"things\" in API \
+                    group \"things.example.com\" in the namespace \"default\"",
+        "reason": "Forbidden", "details": {"name": "door", "group": "things.example.com", "kind": "things"},
+        "code": 403,
+    });
+    assert_eq!(status, expected);
+    let status = bob.get("/apis/things.example.com/v1/things").await.refused(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "things.things.example.com is forbidden: User \"bob\" cannot list resource \"things\" in API group \
+         \"things.example.com\" at the cluster scope"
+    );
+    let status = bob.get("/metrics").await.refused(403, "Forbidden");
+    assert_eq!(status["message"], "forbidden: User \"bob\" cannot get path \"/metrics\"");
+    // Whose binding leads nowhere is told so, as by kube-apiserver.
+    let eve = Client::http2(&world, &gateway, Some(&world.user("eve", &[]))).await;
+    let status = eve.get("/metrics").await.refused(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "forbidden: User \"eve\" cannot get path \"/metrics\": RBAC: clusterrole.rbac.authorization.k8s.io \"gone\" not \
+         found"
+    );
+    gateway.said(&["WARN", "ClusterRoleBinding \\\"lost\\\"", "gone"]).await;
+    // Impersonation is nothing that these rules judge.
+    let jane = Client::http2(&world, &gateway, Some(&world.user("jane", &["devs"]))).await;
+    jane.ask(get(THINGS, &[("Impersonate-User", "root")])).await.refused(403, "Forbidden");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_takes_effect_and_a_mistake_does_not() {
+    let world = World::new();
+    let _backend = things(&world).await;
+    let policy = sample(&world);
+    let gateway = gateway(&world, "Static", &policy);
+    let jane = Client::http2(&world, &gateway, Some(&world.user("jane", &["devs"]))).await;
+    assert_eq!(ask(&jane, Method::POST, THINGS).await, 200);
+    let good = std::fs::read_to_string(&policy).unwrap();
+    let less = good.replace("verbs: [create, update, patch, delete, deletecollection]", "verbs: [update]");
+    assert_ne!(good, less);
+    std::fs::write(&policy, &less).unwrap();
+    eventually("the change to take effect", async || (ask(&jane, Method::POST, THINGS).await == 403).then_some(()))
+        .await;
+    // The connection is the same; what was good before the mistake holds on.
+    std::fs::write(&policy, good.replace("verbs: [create, update", "verb: [create, update")).unwrap();
+    gateway.said(&["ERROR", "the last good policy stays", "rules[0].verb", "did you mean verbs?"]).await;
+    assert_eq!(ask(&jane, Method::POST, THINGS).await, 403);
+    assert_eq!(ask(&jane, Method::PUT, &format!("{THINGS}/door")).await, 200);
+    std::fs::write(&policy, &good).unwrap();
+    eventually("the mended file to take effect", async || {
+        (ask(&jane, Method::POST, THINGS).await == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_mode_decides_where_no_rule_does() {
+    let world = World::new();
+    let _backend = things(&world).await;
+    let policy = sample(&world);
+    for (modes, allowed) in [("Static,AlwaysAllow", 200), ("Static,AlwaysDeny", 403)] {
+        let gateway = gateway(&world, modes, &policy);
+        let bob = Client::http1(&world, &gateway, Some(&world.user("bob", &[]))).await;
+        assert_eq!(ask(&bob, Method::GET, THINGS).await, allowed, "{modes}");
+    }
+}
+
+#[test]
+fn a_wrong_policy_starts_nothing_and_all_of_it_is_told() {
+    let world = World::new();
+    let policy = world.path("policy.yaml");
+    let text = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\nrules:\n\
+                - {apiGroups: [g], resources: [r]}\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\n\
+                metadata: {name: b, namespace: x}\nsubjects: [{kind: Users, name: x}]\n";
+    std::fs::write(&policy, text).unwrap();
+    let flags = ["--authorization-mode=Static", &format!("--authorization-policy-file={}", policy.display())];
+    for command in [&["gateway"][..], &["check", "gateway"]] {
+        let command = command.iter().map(|word| (*word).to_owned());
+        let output = narthex(&command.chain(world.arguments(&flags)).collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(1));
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        for mistake in [
+            "policy.yaml, document 1, ClusterRole \"a\": rules[0].verbs: at least one verb is needed",
+            "policy.yaml, document 2, RoleBinding \"b\": subjects[0].kind: \"Users\" does not fit; use User, Group or \
+             ServiceAccount",
+            "policy.yaml, document 2, RoleBinding \"b\": roleRef: needed: the role that is granted",
+        ] {
+            assert!(told.contains(mistake), "{mistake}\n{told}");
+        }
+    }
+}
