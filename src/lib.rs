@@ -16,6 +16,9 @@
 // Kubernetes words on the wire: group and version, request info, user, Status. No I/O.
 pub mod kubeapi;
 
+// CEL expressions of configuration files: compiled once, evaluated with a bound on what they cost. No I/O.
+pub mod expression;
+
 // The life of the process: drain, signals, published snapshots, followed files.
 pub mod process;
 

@@ -1,0 +1,267 @@
+//! What can be said of an expression before there is anything to evaluate it on: whether every name in it means
+//! something, and what kind of answer it gives.
+
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
+
+/// The variable that an expression speaks of.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// Its fields and what they hold; none when it may have any.
+    pub fields: Option<&'static [(&'static str, Kind)]>,
+}
+
+/// What kind of value an expression gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// True or false.
+    Bool,
+    /// A text.
+    Text,
+    /// A number of any kind.
+    Number,
+    /// A list.
+    List,
+    /// A mapping.
+    Map,
+    /// Nothing.
+    Null,
+    /// Only an evaluation can tell.
+    Any,
+}
+
+/// Functions by name, with their namespace or target left out, and what they give. What is not here is unknown,
+/// also where the evaluator would know it: those make values much larger than their input.
+const FUNCTIONS: &[(&str, Kind)] = &[
+    (operators::LOGICAL_AND, Kind::Bool),
+    (operators::LOGICAL_OR, Kind::Bool),
+    (operators::LOGICAL_NOT, Kind::Bool),
+    (operators::NOT_STRICTLY_FALSE, Kind::Bool),
+    (operators::EQUALS, Kind::Bool),
+    (operators::NOT_EQUALS, Kind::Bool),
+    (operators::LESS, Kind::Bool),
+    (operators::LESS_EQUALS, Kind::Bool),
+    (operators::GREATER, Kind::Bool),
+    (operators::GREATER_EQUALS, Kind::Bool),
+    (operators::IN, Kind::Bool),
+    (operators::NEGATE, Kind::Number),
+    (operators::SUBSTRACT, Kind::Any),
+    (operators::ADD, Kind::Any),
+    (operators::MULTIPLY, Kind::Number),
+    (operators::DIVIDE, Kind::Number),
+    (operators::MODULO, Kind::Number),
+    (operators::INDEX, Kind::Any),
+    (operators::OPT_INDEX, Kind::Any),
+    (operators::OPT_SELECT, Kind::Any),
+    ("@sortByAssociatedKeys", Kind::List),
+    ("bool", Kind::Bool),
+    ("bytes", Kind::Any),
+    ("double", Kind::Number),
+    ("dyn", Kind::Any),
+    ("int", Kind::Number),
+    ("string", Kind::Text),
+    ("type", Kind::Any),
+    ("uint", Kind::Number),
+    ("size", Kind::Number),
+    ("contains", Kind::Bool),
+    ("endsWith", Kind::Bool),
+    ("matches", Kind::Bool),
+    ("startsWith", Kind::Bool),
+    ("charAt", Kind::Text),
+    ("indexOf", Kind::Number),
+    ("lastIndexOf", Kind::Number),
+    ("join", Kind::Text),
+    ("lowerAscii", Kind::Text),
+    ("upperAscii", Kind::Text),
+    ("replace", Kind::Text),
+    ("reverse", Kind::Any),
+    ("split", Kind::List),
+    ("substring", Kind::Text),
+    ("trim", Kind::Text),
+    ("distinct", Kind::List),
+    ("slice", Kind::List),
+    ("sort", Kind::List),
+    ("hasValue", Kind::Bool),
+    ("or", Kind::Any),
+    ("orValue", Kind::Any),
+    ("value", Kind::Any),
+    ("base64.decode", Kind::Any),
+    ("base64.encode", Kind::Text),
+    ("optional.none", Kind::Any),
+    ("optional.of", Kind::Any),
+    ("optional.ofNonZeroValue", Kind::Any),
+    ("sets.contains", Kind::Bool),
+    ("sets.equivalent", Kind::Bool),
+    ("sets.intersects", Kind::Bool),
+];
+
+const NAMESPACES: [&str; 3] = ["base64", "optional", "sets"];
+
+/// Types, which are values too: `type(claims.sub) == string`.
+const TYPES: [&str; 9] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "uint"];
+
+/// The kind of value that `tree` gives.
+///
+/// # Errors
+/// A name that means nothing.
+pub(super) fn check(tree: &IdedExpr, variable: &Variable) -> Result<Kind, String> {
+    Checker { variable, scopes: Vec::new() }.kind(tree)
+}
+
+struct Checker<'e> {
+    variable: &'e Variable,
+    /// The names that macros have brought in around here.
+    scopes: Vec<(&'e str, Kind)>,
+}
+
+impl<'e> Checker<'e> {
+    fn kind(&mut self, tree: &'e IdedExpr) -> Result<Kind, String> {
+        match &tree.expr {
+            Expr::Unspecified => Err("nothing is there".to_owned()),
+            Expr::Literal(literal) => Ok(literal_kind(literal)),
+            Expr::Ident(name) => self.name(name),
+            Expr::List(list) => {
+                for element in &list.elements {
+                    self.kind(element)?;
+                }
+                Ok(Kind::List)
+            }
+            Expr::Map(_) => {
+                for child in children(tree) {
+                    self.kind(child)?;
+                }
+                Ok(Kind::Map)
+            }
+            Expr::Struct(made) => Err(format!("undeclared reference to '{}'", made.type_name)),
+            Expr::Select(select) => {
+                let operand = self.kind(&select.operand)?;
+                if select.test {
+                    return Ok(Kind::Bool);
+                }
+                if let Expr::Ident(name) = &select.operand.expr
+                    && *name == self.variable.name
+                    && let Some(fields) = self.variable.fields
+                {
+                    let field = fields.iter().find(|(field, _)| *field == select.field);
+                    return field.map(|(_, kind)| *kind).ok_or_else(|| format!("undefined field '{}'", select.field));
+                }
+                match operand {
+                    Kind::Any | Kind::Map => Ok(Kind::Any),
+                    _ => Err(format!("'{}' is asked of what has no fields", select.field)),
+                }
+            }
+            Expr::Call(call) => self.call(call),
+            Expr::Comprehension(one) => {
+                self.kind(&one.iter_range)?;
+                let start = self.kind(&one.accu_init)?;
+                let depth = self.scopes.len();
+                self.scopes.push((&one.accu_var, start));
+                self.scopes.push((&one.iter_var, Kind::Any));
+                self.scopes.extend(one.iter_var2.as_deref().map(|name| (name, Kind::Any)));
+                self.kind(&one.loop_cond)?;
+                self.kind(&one.loop_step)?;
+                self.scopes.truncate(depth + 1);
+                let result = self.kind(&one.result);
+                self.scopes.truncate(depth);
+                result
+            }
+        }
+    }
+
+    fn name(&self, name: &str) -> Result<Kind, String> {
+        if let Some((_, kind)) = self.scopes.iter().rev().find(|(known, _)| *known == name) {
+            return Ok(*kind);
+        }
+        if name == self.variable.name {
+            return Ok(Kind::Map);
+        }
+        if TYPES.contains(&name) { Ok(Kind::Any) } else { Err(format!("undeclared reference to '{name}'")) }
+    }
+
+    fn call(&mut self, call: &'e CallExpr) -> Result<Kind, String> {
+        let mut name = call.func_name.clone();
+        match &call.target {
+            Some(target) => match &target.expr {
+                Expr::Ident(namespace) if NAMESPACES.contains(&namespace.as_str()) => {
+                    name = format!("{namespace}.{name}");
+                }
+                _ => {
+                    self.kind(target)?;
+                }
+            },
+            None if call.func_name == operators::CONDITIONAL => {
+                let mut kinds = Vec::new();
+                for argument in &call.args {
+                    kinds.push(self.kind(argument)?);
+                }
+                return Ok(match kinds[..] {
+                    [_, yes, no] if yes == no => yes,
+                    _ => Kind::Any,
+                });
+            }
+            None => {}
+        }
+        for argument in &call.args {
+            self.kind(argument)?;
+        }
+        let found = FUNCTIONS.iter().find(|(function, _)| *function == name);
+        found.map(|(_, kind)| *kind).ok_or_else(|| format!("undeclared reference to '{name}'"))
+    }
+}
+
+fn literal_kind(literal: &LiteralValue) -> Kind {
+    match literal {
+        LiteralValue::Boolean(_) => Kind::Bool,
+        LiteralValue::String(_) => Kind::Text,
+        LiteralValue::Double(_) | LiteralValue::Int(_) | LiteralValue::UInt(_) => Kind::Number,
+        LiteralValue::Null => Kind::Null,
+        LiteralValue::Bytes(_) => Kind::Any,
+    }
+}
+
+/// What stands right below a node.
+pub(super) fn children(tree: &IdedExpr) -> Box<dyn Iterator<Item = &IdedExpr> + '_> {
+    match &tree.expr {
+        Expr::Call(call) => Box::new(call.target.as_deref().into_iter().chain(&call.args)),
+        Expr::Comprehension(one) => {
+            Box::new([&one.iter_range, &one.accu_init, &one.loop_cond, &one.loop_step, &one.result].into_iter())
+        }
+        Expr::List(list) => Box::new(list.elements.iter()),
+        Expr::Map(map) => Box::new(map.entries.iter().flat_map(|entry| in_entry(&entry.expr))),
+        Expr::Struct(made) => Box::new(made.entries.iter().flat_map(|entry| in_entry(&entry.expr))),
+        Expr::Select(select) => Box::new(std::iter::once(&*select.operand)),
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => Box::new(std::iter::empty()),
+    }
+}
+
+fn in_entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
+    match entry {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }
+}
+
+/// Calls `change` with what stands right below a node.
+pub(super) fn for_each_child_mut(tree: &mut IdedExpr, change: &mut dyn FnMut(&mut IdedExpr)) {
+    match &mut tree.expr {
+        Expr::Call(call) => call.target.as_deref_mut().into_iter().chain(&mut call.args).for_each(change),
+        Expr::Comprehension(one) => {
+            let one = &mut **one;
+            [&mut one.iter_range, &mut one.accu_init, &mut one.loop_cond, &mut one.loop_step, &mut one.result]
+                .into_iter()
+                .for_each(change);
+        }
+        Expr::List(list) => list.elements.iter_mut().for_each(change),
+        Expr::Map(map) => {
+            for entry in &mut map.entries {
+                if let EntryExpr::MapEntry(entry) = &mut entry.expr {
+                    change(&mut entry.key);
+                    change(&mut entry.value);
+                }
+            }
+        }
+        Expr::Select(select) => change(&mut select.operand),
+        Expr::Struct(_) | Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => {}
+    }
+}

@@ -1,0 +1,65 @@
+//! The functions that expressions may call: CEL's own, the crate's extensions, and `sets`, which it lacks
+//! (`github.com/google/cel-go/ext`).
+
+use std::sync::{Arc, LazyLock};
+
+use cel::common::types::{CelBool, LIST_TYPE};
+use cel::common::value::CowVal;
+use cel::{DeclarationError, Env, ExecutionError, Value, extensions};
+
+/// The environment of every expression.
+pub(super) fn environment() -> Arc<Env> {
+    static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
+        let mut env = Env::stdlib();
+        // A name declared twice would be a mistake of ours, and a test's to find; without the function the
+        // expression that calls it is refused.
+        if let Err(error) = declare(&mut env) {
+            tracing::error!(%error, "not all functions of expressions are there");
+        }
+        Arc::new(env)
+    });
+    ENVIRONMENT.clone()
+}
+
+fn declare(env: &mut Env) -> Result<(), DeclarationError> {
+    env.add_extension(extensions::strings)?;
+    env.add_extension(extensions::lists)?;
+    env.add_extension(extensions::encoders)?;
+    let lists = || vec![LIST_TYPE, LIST_TYPE];
+    env.add_overload("sets.contains", "list_sets_contains_list", lists(), |arguments| {
+        two_lists(&arguments, |one, other| other.iter().all(|value| one.contains(value)))
+    })?;
+    env.add_overload("sets.equivalent", "list_sets_equivalent_list", lists(), |arguments| {
+        two_lists(&arguments, |one, other| {
+            other.iter().all(|value| one.contains(value)) && one.iter().all(|value| other.contains(value))
+        })
+    })?;
+    env.add_overload("sets.intersects", "list_sets_intersects_list", lists(), |arguments| {
+        two_lists(&arguments, |one, other| one.iter().any(|value| other.contains(value)))
+    })
+}
+
+fn two_lists<'b, 'v>(
+    arguments: &[CowVal<'b, 'v>],
+    judge: impl FnOnce(&[Value], &[Value]) -> bool,
+) -> Result<CowVal<'b, 'v>, ExecutionError> {
+    let list = |number: usize| -> Result<Arc<Vec<Value>>, ExecutionError> {
+        let argument = arguments.get(number).ok_or_else(ExecutionError::missing_argument_or_target)?;
+        match Value::try_from(argument.as_ref()) {
+            Ok(Value::List(list)) => Ok(list),
+            _ => Err(ExecutionError::function_error("sets", "two lists are needed")),
+        }
+    };
+    let (one, other) = (list(0)?, list(1)?);
+    Ok(CowVal::owned(CelBool::from(judge(&one, &other))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_can_be_declared() {
+        assert_eq!(declare(&mut Env::stdlib()), Ok(()));
+    }
+}

@@ -1,0 +1,200 @@
+//! What expressions say, what they may not, and what they may cost.
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+
+const CLAIMS: Variable = Variable { name: "claims", fields: None };
+const USER: Variable =
+    Variable { name: "user", fields: Some(&[("username", Kind::Text), ("groups", Kind::List), ("extra", Kind::Map)]) };
+
+fn claims() -> Json {
+    json!({
+        "sub": "jane", "groups": ["a", "b"], "exp": 1000, "nbf": 10, "email": "jane@example.com", "roles": "x,y",
+        "email_verified": true, "nested": {"deep": {"er": "text"}}, "kubernetes.io": {"pod-name": "p"}, "none": null,
+    })
+}
+
+fn say(source: &str) -> Result<Outcome, String> {
+    Expression::compile(source, &CLAIMS)?.evaluate(&Input::of(&claims()))
+}
+
+#[test]
+fn what_kubernetes_documents() {
+    let text = |text: &str| Ok(Outcome::Text(text.to_owned()));
+    let texts = |texts: &[&str]| Ok(Outcome::Texts(texts.iter().map(|text| (*text).to_owned()).collect()));
+    for (source, expected) in [
+        ("claims.sub", text("jane")),
+        ("'prefix:' + claims.sub", text("prefix:jane")),
+        ("claims.exp - claims.nbf <= 86400", Ok(Outcome::Bool(true))),
+        ("claims.?email_verified.orValue(true) == true", Ok(Outcome::Bool(true))),
+        ("claims.?missing.orValue('x')", text("x")),
+        ("has(claims.nested.deep.er) ? claims.nested.deep.er : ''", text("text")),
+        ("has(claims.missing)", Ok(Outcome::Bool(false))),
+        ("claims.roles.split(',')", texts(&["x", "y"])),
+        ("claims.groups.map(g, 'p:' + g)", texts(&["p:a", "p:b"])),
+        ("claims.groups.filter(g, g != 'a')", texts(&["b"])),
+        ("claims.groups.all(g, g != 'c')", Ok(Outcome::Bool(true))),
+        ("claims.groups.exists_one(g, g == 'a')", Ok(Outcome::Bool(true))),
+        ("sets.equivalent(claims.groups, ['b', 'a'])", Ok(Outcome::Bool(true))),
+        ("sets.contains(claims.groups, ['c'])", Ok(Outcome::Bool(false))),
+        ("sets.intersects(claims.groups, ['c', 'b'])", Ok(Outcome::Bool(true))),
+        ("'a' in claims.groups", Ok(Outcome::Bool(true))),
+        ("claims.sub.matches('^ja')", Ok(Outcome::Bool(true))),
+        ("claims.kubernetes__dot__io.pod__dash__name", text("p")),
+        ("claims.none", Ok(Outcome::Null)),
+        ("claims.exp", Ok(Outcome::Other("float".to_owned()))),
+        ("[claims.sub, claims.exp]", Ok(Outcome::Other("list".to_owned()))),
+        ("size('héllo') == 5", Ok(Outcome::Bool(true))),
+        ("type(claims.sub) == string", Ok(Outcome::Bool(true))),
+        ("claims.email.lowerAscii().endsWith('@example.com')", Ok(Outcome::Bool(true))),
+    ] {
+        assert_eq!(say(source), expected, "{source}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_before_anything_is_evaluated() {
+    for (source, words) in [
+        ("claims.", "compilation failed"),
+        ("claims.sub ==", "compilation failed"),
+        ("", "compilation failed"),
+        ("foo.bar == 1", "undeclared reference to 'foo'"),
+        ("user.username", "undeclared reference to 'user'"),
+        ("nonsense(claims.sub)", "undeclared reference to 'nonsense'"),
+        ("claims.groups.map(g, h)", "undeclared reference to 'h'"),
+        ("quantity('1')", "undeclared reference to 'quantity'"),
+        ("lists.range(100000000)", "undeclared reference to 'lists'"),
+        ("Type{a: 1}", "undeclared reference to 'Type'"),
+        ("'a'.b", "has no fields"),
+        (&"(".repeat(5000), "brackets within each other"),
+        (&"[".repeat(32), "compilation failed"),
+        (&format!("{}1", "1 + ".repeat(4000)), "operations within each other"),
+        (&format!("{}1", "true ? 1 : ".repeat(1_400)), "compilation failed"),
+        (&format!("claims{}", ".a".repeat(8_000)), "operations within each other"),
+        (&"1 + ".repeat(8000), "longer than"),
+    ] {
+        let short: String = source.chars().take(40).collect();
+        let why = Expression::compile(source, &CLAIMS).map(|_| ()).expect_err(&short);
+        assert!(why.contains(words), "{short}: {why}");
+    }
+    // As upstream's parser, ours takes signs away in pairs.
+    for sign in ["!", "-"] {
+        let _ = Expression::compile(&format!("{}1", sign.repeat(10_001)), &CLAIMS);
+    }
+    let why = Expression::compile("user.name == ''", &USER).unwrap_err();
+    assert!(why.contains("undefined field 'name'"), "{why}");
+}
+
+#[test]
+fn what_kind_of_answer_is_to_be_expected() {
+    for (source, kind) in [
+        ("claims.admin", Kind::Any),
+        ("claims.?a.orValue(true)", Kind::Any),
+        ("claims.?a.orValue(true) == true", Kind::Bool),
+        ("claims.g.exists(x, x == 1)", Kind::Bool),
+        ("claims.g.exists_one(x, x == 1)", Kind::Bool),
+        ("claims.g.map(x, x)", Kind::List),
+        ("has(claims.a) ? true : false", Kind::Bool),
+        ("has(claims.a) ? true : claims.b", Kind::Any),
+        ("'a'", Kind::Text),
+        ("{'a': 1}", Kind::Map),
+        ("!claims.a", Kind::Bool),
+        ("1", Kind::Number),
+    ] {
+        assert_eq!(Expression::compile(source, &CLAIMS).map(|it| it.kind()), Ok(kind), "{source}");
+    }
+    assert_eq!(Expression::compile("user.groups", &USER).map(|it| it.kind()), Ok(Kind::List));
+}
+
+#[test]
+fn a_field_is_found_wherever_it_is_looked_at() {
+    for (source, looks) in [
+        ("claims.email", true),
+        ("claims.?email.orValue('')", true),
+        ("has(claims.email)", true),
+        ("[1].map(x, claims.email)", true),
+        ("{'a': claims.email}", true),
+        ("claims.nested.email", false),
+        ("claims.email_verified", false),
+        ("'email'", false),
+    ] {
+        assert_eq!(Expression::compile(source, &CLAIMS).map(|it| it.looks_at("email")), Ok(looks), "{source}");
+    }
+}
+
+#[test]
+fn what_would_cost_too_much_is_not_begun() {
+    let many: Vec<String> = (0..2000).map(|number| format!("group-{number}")).collect();
+    let input = Input::of(&json!({"groups": many, "text": "a".repeat(60_000), "sub": "x"}));
+    for (source, cheap) in [
+        ("claims.sub", true),
+        ("claims.groups.all(g, claims.groups.all(h, claims.groups.all(i, g != h + i)))", false),
+        ("claims.text.replace('a', claims.text).replace('a', claims.text)", false),
+    ] {
+        let result = Expression::compile(source, &CLAIMS).unwrap().evaluate(&input);
+        assert_eq!(result.is_ok(), cheap, "{source}");
+    }
+    let usual = Input::of(&json!({"groups": many[..50]}));
+    let twice = "claims.groups.all(g, claims.groups.exists(h, g == h))";
+    assert_eq!(Expression::compile(twice, &CLAIMS).unwrap().evaluate(&usual), Ok(Outcome::Bool(true)));
+}
+
+#[test]
+fn no_text_is_too_odd() {
+    const WORDS: &[&str] = &[
+        "claims",
+        ".",
+        "sub",
+        "groups",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "?",
+        ":",
+        "+",
+        "-",
+        "==",
+        "&&",
+        "||",
+        "!",
+        "1",
+        "0",
+        "'a'",
+        "b'x'",
+        ",",
+        "map",
+        "all",
+        "x",
+        "has",
+        "size",
+        " ",
+        "1.5e308",
+        "9223372036854775807",
+        "/",
+        "%",
+        "null",
+        "true",
+        "in",
+        "?.",
+        "[?",
+        "type",
+        "orValue",
+        "split",
+        "substring",
+        "\"",
+        "\\",
+        "é",
+        "matches",
+        "'('",
+    ];
+    bolero::check!().with_iterations(3000).with_max_len(20).for_each(|bytes: &[u8]| {
+        let text: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
+        if let Ok(expression) = Expression::compile(&text, &CLAIMS) {
+            let _ = expression.evaluate(&Input::of(&claims()));
+        }
+    });
+}
