@@ -1,6 +1,8 @@
 //! Tokens: the file, `Authorization`, a WebSocket's protocols; and names of identity headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use narthex::authenticate::jwt::Configuration;
+use narthex::authenticate::jwt::parsers::{Keys, Token, claims};
 use narthex::authenticate::parsers::{Bearer, bearer, records, websocket};
 use narthex::authenticate::{IdentityHeaders, RequestHeaderNames, Tokens};
 
@@ -100,6 +102,97 @@ fn identity_header_names() {
             let name = name.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
             assert!(!["authorization", "x-remote-user", "x-remote-uid", "x-remote-group"].contains(&&*name));
             assert!(!name.starts_with("x-remote-extra-"));
+        }
+    });
+}
+
+#[test]
+fn tokens_of_issuers() {
+    // Parts that are base64url of something, so that more than the first look is fuzzed.
+    const WORDS: &[&str] = &[
+        "eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ",
+        "eyJhbGciOiJub25lIn0",
+        "eyJhbGciOiJFUzI1NiIsImNyaXQiOltdfQ",
+        "eyJpc3MiOiJodHRwczovL2EuZXhhbXBsZSIsImF1ZCI6WyJhIl0sImV4cCI6MX0",
+        "W10",
+        "e30",
+        "bnVsbA",
+        ".",
+        ".",
+        "=",
+        "-_",
+        " ",
+        "{",
+        "\0",
+        "é",
+    ];
+    let keys = r#"{"keys":[{"kty":"RSA","kid":"a","n":"AQAB","e":"AQAB"},
+        {"kty":"EC","crv":"P-256","x":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","y":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
+    on_texts(WORDS, |text| {
+        let keys = Keys::parse(keys.as_bytes()).unwrap();
+        if let Some(claims) = claims(text)
+            && let Ok(token) = Token::parse(text, claims)
+        {
+            assert!(text.starts_with(token.signed));
+            assert_ne!(keys.verify(&token), narthex::authenticate::jwt::parsers::Signature::Good);
+        }
+    });
+}
+
+#[test]
+fn key_sets() {
+    const WORDS: &[&str] = &[
+        "{\"keys\":[",
+        "]}",
+        "{\"kty\":",
+        "\"RSA\"",
+        "\"EC\",\"crv\":\"P-256\"",
+        "\"OKP\",\"crv\":\"Ed25519\"",
+        ",\"n\":\"AQAB\",\"e\":\"AQAB\"",
+        ",\"x\":\"AA\",\"y\":\"",
+        ",\"use\":\"sig\"",
+        ",\"alg\":\"RS256\"",
+        "}",
+        ",",
+        "\"",
+        "1",
+        "null",
+        "=",
+    ];
+    on_texts(WORDS, |text| {
+        if let Err(why) = Keys::parse(text.as_bytes()) {
+            assert!(!why.is_empty());
+        }
+    });
+}
+
+#[test]
+fn authentication_configuration() {
+    const WORDS: &[&str] = &[
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt:\n",
+        "- issuer: {url: https://a.example, audiences: [a]",
+        ", discoveryURL: https://b.example",
+        ", certificateAuthority: x",
+        "}\n",
+        "  claimMappings: {username: {claim: sub, prefix: ''}",
+        ", groups: {expression: 'claims.groups'}",
+        ", extra: [{key: a.example/b, valueExpression: \"'x'\"}]",
+        "  claimValidationRules: [{claim: a}, {expression: 'claims.a == 1'}]\n",
+        "  userValidationRules: [{expression: 'user.username != \"\"'}]\n",
+        "anonymous: {enabled: true, conditions: [{path: /x}]}\n",
+        "---\n",
+        "[",
+        "{",
+        "null",
+        "\"",
+        "é",
+    ];
+    on_texts(WORDS, |text| {
+        for json in [false, true] {
+            if let Err(problems) = Configuration::parse("f", text, json) {
+                assert!(!problems.0.is_empty());
+                assert!(problems.0.iter().all(|problem| problem.place.starts_with('f') && !problem.message.is_empty()));
+            }
         }
     });
 }

@@ -7,6 +7,7 @@
 //! target's dictionary, and only sometimes stands for itself.
 
 mod authenticate;
+mod authorize;
 mod kubeapi;
 mod message;
 mod registry;

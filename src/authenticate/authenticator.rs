@@ -11,9 +11,10 @@ use rustls_pki_types::UnixTime;
 
 use super::bearer::{self, Bearer};
 use super::identity_headers::Found;
+use super::jwt::{Holder, Jwt};
 use super::{
-    ANONYMOUS, AUTHENTICATED, IdentityHeaders, Peer, RequestHeaders, TokenReviews, Tokens, UNAUTHENTICATED, speakable,
-    websocket,
+    ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaders, Peer, RequestHeaders, TokenReviews, Tokens,
+    UNAUTHENTICATED, speakable, websocket,
 };
 use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal, upgrade_protocol};
@@ -30,6 +31,10 @@ pub struct Settings {
     pub request_headers: RequestHeaders,
     /// `--token-auth-file`; followed.
     pub tokens: Option<Published<Tokens>>,
+    /// `--authentication-config`: tokens of issuers, and which requests without credentials are let in.
+    pub jwt: Option<Arc<Jwt>>,
+    /// Which groups nobody brings in here.
+    pub groups: GroupFilter,
     /// `--authentication-kubeconfig`: asked about tokens that nobody here knows.
     pub token_reviews: Option<Arc<TokenReviews>>,
     /// `--anonymous-auth`.
@@ -43,7 +48,7 @@ pub struct Authenticator {
     given: Arc<Speech>,
     /// How they speak as the cluster said last.
     announced: ArcSwapOption<(Arc<FrontProxies>, Arc<Speech>)>,
-    anonymous: Option<Arc<User>>,
+    anonymous: Arc<User>,
 }
 
 /// How front proxies speak, and which headers carry an identity then.
@@ -72,11 +77,9 @@ pub struct Unauthenticated {
 impl Authenticator {
     /// A chain of what `settings` name.
     pub fn new(settings: Settings) -> Authenticator {
-        let anonymous = settings.anonymous.then(|| {
-            Arc::new(User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() })
-        });
+        let anonymous = User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() };
         let given = Arc::new(Speech::of(settings.request_headers.clone()));
-        Authenticator { settings, given, announced: ArcSwapOption::empty(), anonymous }
+        Authenticator { settings, given, announced: ArcSwapOption::empty(), anonymous: Arc::new(anonymous) }
     }
 
     /// The names of all headers that carry an identity here.
@@ -104,8 +107,13 @@ impl Authenticator {
     /// word, whether anybody believed them or not.
     ///
     /// `Impersonate-*` stays: it is no credential, and [`authorize`](crate::authorize) must see it.
-    pub async fn authenticate(&self, peer: &Peer, headers: &mut HeaderMap) -> Result<Authenticated, Unauthenticated> {
-        self.authenticate_at(peer, headers, UnixTime::now).await
+    pub async fn authenticate(
+        &self,
+        peer: &Peer,
+        path: &str,
+        headers: &mut HeaderMap,
+    ) -> Result<Authenticated, Unauthenticated> {
+        self.authenticate_at(peer, path, headers, UnixTime::now).await
     }
 
     /// Whether the peer's certificate is believed now, as a client's or as a front proxy's; else why not.
@@ -127,6 +135,7 @@ impl Authenticator {
     pub(super) async fn authenticate_at(
         &self,
         peer: &Peer,
+        path: &str,
         headers: &mut HeaderMap,
         now: impl FnOnce() -> UnixTime,
     ) -> Result<Authenticated, Unauthenticated> {
@@ -148,12 +157,13 @@ impl Authenticator {
         let impersonates = found.impersonation;
         let warning = attempt.warning;
         if let Some(user) = user {
+            return Ok(Authenticated { user: self.settings.groups.filter(user), impersonates, warning });
+        }
+        if attempt.errors.is_empty() && self.lets_anonymous_in(path) {
+            let user = self.settings.groups.filter(self.anonymous.clone());
             return Ok(Authenticated { user, impersonates, warning });
         }
-        match &self.anonymous {
-            Some(user) if attempt.errors.is_empty() => Ok(Authenticated { user: user.clone(), impersonates, warning }),
-            _ => Err(attempt.nobody()),
-        }
+        Err(attempt.nobody())
     }
 
     /// The tokens that a request carries, in upstream's order.
@@ -195,6 +205,12 @@ impl Authenticator {
         None
     }
 
+    /// What the configuration file says of it comes before the flag.
+    fn lets_anonymous_in(&self, path: &str) -> bool {
+        let said = self.settings.jwt.as_ref().and_then(|jwt| jwt.lets_anonymous_in(path));
+        said.unwrap_or(self.settings.anonymous)
+    }
+
     /// A token that nobody here can judge is an error, too: its sender meant to be somebody.
     ///
     /// It may have to ask somebody over a network; for whoever is known already it does not wait.
@@ -205,11 +221,12 @@ impl Authenticator {
         token: &str,
         attempt: &mut Attempt,
     ) -> Option<Arc<User>> {
-        let Settings { tokens, token_reviews, .. } = &self.settings;
-        if tokens.is_none() && token_reviews.is_none() {
+        let Settings { tokens, jwt, token_reviews, .. } = &self.settings;
+        if tokens.is_none() && jwt.is_none() && token_reviews.is_none() {
             attempt.error(
                 authenticator,
-                "no token is accepted here (neither --token-auth-file nor --authentication-kubeconfig is given)",
+                "no token is accepted here (none of --token-auth-file, --authentication-config and \
+                 --authentication-kubeconfig is given)",
             );
             return None;
         }
@@ -217,6 +234,13 @@ impl Authenticator {
             && let Some(user) = peer.holder(&tokens.load(), token)
         {
             return Some(user);
+        }
+        if let Some(jwt) = jwt {
+            match jwt.holder(token).await {
+                Holder::Known(user) => return Some(user),
+                Holder::Unknown => {}
+                Holder::Wrong(why) => attempt.error(authenticator, format!("JWT: {why}")),
+            }
         }
         match token_reviews {
             None => attempt.error(authenticator, "invalid bearer token"),

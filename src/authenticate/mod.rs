@@ -14,7 +14,9 @@
 mod authenticator;
 mod bearer;
 mod csv;
+mod groups;
 mod identity_headers;
+pub mod jwt;
 mod lookup;
 mod peer;
 #[cfg(test)]
@@ -26,7 +28,9 @@ mod tokens;
 mod websocket;
 
 pub use authenticator::{Authenticated, Authenticator, Settings, Unauthenticated};
+pub use groups::GroupFilter;
 pub use identity_headers::IdentityHeaders;
+pub use jwt::Jwt;
 pub use lookup::{Following, LookupFailure, look_up};
 pub use peer::Peer;
 pub use request_header::{RequestHeaderNames, RequestHeaders};

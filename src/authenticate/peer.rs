@@ -13,7 +13,7 @@ use crate::kubeapi::User;
 use crate::tls::{Bundle, PeerCertificate, Trust};
 
 /// Key of the extra that names the certificate, as upstream's `user.CredentialIDKey`.
-const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// One client connection.
 ///

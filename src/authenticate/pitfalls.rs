@@ -91,6 +91,8 @@ fn world(change: impl FnOnce(&mut Settings)) -> World {
             allowed_names: vec!["front-proxy-client".to_owned()],
         },
         tokens: Some(Published::fixed(Tokens::parse("s3cret,tina,7,\"devs\"\n", "tokens").unwrap())),
+        jwt: None,
+        groups: crate::authenticate::GroupFilter::default(),
         token_reviews: None,
         anonymous: false,
     };
@@ -111,7 +113,7 @@ fn headers(lines: &[(&str, &str)]) -> HeaderMap {
 
 impl World {
     fn ask_with(&self, peer: &Peer, headers: &mut HeaderMap) -> Result<Authenticated, Unauthenticated> {
-        self.authenticator.authenticate_at(peer, headers, now).now_or_never().expect("nothing here waits")
+        self.authenticator.authenticate_at(peer, "/", headers, now).now_or_never().expect("nothing here waits")
     }
 
     /// The name, or the cause.
@@ -389,7 +391,7 @@ fn the_clock_changes_the_answer_on_an_open_connection() {
     let peer = world.clients.client("jane");
     let ask = |seconds| {
         let mut headers = HeaderMap::new();
-        world.authenticator.authenticate_at(&peer, &mut headers, || at(seconds)).now_or_never().unwrap().is_ok()
+        world.authenticator.authenticate_at(&peer, "/", &mut headers, || at(seconds)).now_or_never().unwrap().is_ok()
     };
     let (begin, end) = (1_704_067_200, 1_893_456_000);
     assert!(!ask(begin - 1));

@@ -284,7 +284,7 @@ fn expiry(token: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::try_from_secs_f64(exp).ok()?)
 }
 
-fn size_of_user(user: &User) -> usize {
+pub(super) fn size_of_user(user: &User) -> usize {
     const TEXT: usize = size_of::<String>();
     let texts = |texts: &[String]| texts.iter().map(|text| text.len() + TEXT).sum::<usize>();
     let extra: usize = user.extra.iter().map(|(key, values)| key.len() + 2 * TEXT + texts(values)).sum();

@@ -237,6 +237,24 @@ pub static WHO: Group = Group {
             "",
             "Whom tokens must be for; without it the kube-apiserver takes those for itself",
         ),
+        Flag::new(
+            "authentication-config",
+            Kind::File,
+            "",
+            "AuthenticationConfiguration (apiserver.config.k8s.io/v1): issuers of JSON Web Tokens, and which requests without credentials are let in. Followed on disk",
+        ),
+        Flag::new(
+            "authentication-pass-on-groups",
+            Kind::List("GROUP"),
+            "",
+            "The only groups that users bring in here, whoever says so; empty for all. A star at the end stands for the rest",
+        ),
+        Flag::new(
+            "authentication-drop-groups",
+            Kind::List("GROUP"),
+            "",
+            "Groups that no user brings in here, for example system:masters; comes before --authentication-pass-on-groups",
+        ),
         Flag::new("anonymous-auth", Kind::Switch, "false", "Let requests without credentials in as system:anonymous"),
     ],
 };
@@ -398,10 +416,7 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 /// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
 pub static LATER: &[Flag] = &[
     later("cors-allowed-origins", Kind::List(""), NO_CORS),
-    later("authentication-config", Kind::File, CREDENTIALS),
     later("authentication-token-webhook-config-file", Kind::File, CREDENTIALS),
-    later("authentication-pass-on-groups", Kind::List(""), CREDENTIALS),
-    later("authentication-drop-groups", Kind::List(""), CREDENTIALS),
     later("authorization-config", Kind::File, MODES),
     later("serve-delegation", Kind::Switch, MODES),
     later("kubeconfig", Kind::File, REGISTRY),
@@ -425,7 +440,7 @@ pub static LATER: &[Flag] = &[
     later("leader-elect-resource-namespace", Kind::Text(""), REGISTRY),
 ];
 
-const CREDENTIALS: &str = "this version knows users by --client-ca-file, by --requestheader-client-ca-file and the other --requestheader flags, by --token-auth-file, by --authentication-kubeconfig, and with --anonymous-auth";
+const CREDENTIALS: &str = "this version knows users by --client-ca-file, by --requestheader-client-ca-file and the other --requestheader flags, by --token-auth-file, by --authentication-config, by --authentication-kubeconfig, and with --anonymous-auth";
 const MODES: &str = "this version knows --authorization-mode AlwaysAllow, AlwaysDeny, Static and Webhook";
 const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
 const DIRECT: &str = "this version connects to backends directly";

@@ -13,8 +13,16 @@ pub struct Who {
     pub request_header: RequestHeader,
     /// Static tokens.
     pub token_file: Option<PathBuf>,
+    /// Issuers of tokens (`AuthenticationConfiguration`).
+    pub authentication_config: Option<PathBuf>,
     /// Whether requests without credentials are let in.
     pub anonymous: bool,
+    /// Whether somebody said so by the flag; then the file may not.
+    pub anonymous_given: bool,
+    /// Groups that are passed on; all if there is none here.
+    pub pass_on_groups: Vec<String>,
+    /// Groups that are not.
+    pub drop_groups: Vec<String>,
 }
 
 /// Which front proxies are believed, and in which headers they name the user. The headers are never
@@ -53,8 +61,23 @@ pub(super) fn who(reading: &mut Reading<'_>) -> Who {
         client_ca_file: reading.path("client-ca-file"),
         request_header: request_header(reading),
         token_file: reading.path("token-auth-file"),
+        authentication_config: reading.path("authentication-config"),
         anonymous: reading.switch("anonymous-auth"),
+        anonymous_given: reading.given("anonymous-auth"),
+        pass_on_groups: groups(reading, "authentication-pass-on-groups"),
+        drop_groups: groups(reading, "authentication-drop-groups"),
     }
+}
+
+/// Groups, each with a star at its end or none; a star elsewhere would mean nothing.
+fn groups(reading: &mut Reading<'_>, name: &str) -> Vec<String> {
+    let groups = filled(reading, name);
+    for group in &groups {
+        if group.strip_suffix('*').unwrap_or(group).contains('*') {
+            reading.problem(name, format_args!("{group:?}: a star may only stand at the end"));
+        }
+    }
+    groups
 }
 
 fn request_header(reading: &mut Reading<'_>) -> RequestHeader {

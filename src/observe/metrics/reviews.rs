@@ -18,6 +18,8 @@ pub enum DecisionCache {
     UnknownToken,
     /// What users may.
     Access,
+    /// Tokens whose signature was verified here.
+    Jwt,
 }
 
 /// What came of looking a decision up.
@@ -43,7 +45,7 @@ pub enum Review {
 /// Counters of reviews and of the caches before them.
 #[derive(Default)]
 pub struct Reviews {
-    caches: [Cache; 3],
+    caches: [Cache; 4],
     requests: [Mutex<BTreeMap<String, (u64, Histogram)>>; 2],
     token_misses: Mutex<Option<Histogram>>,
     fetches: [AtomicU64; 2],
@@ -61,10 +63,11 @@ struct Cache {
 }
 
 impl DecisionCache {
-    const ALL: [DecisionCache; 3] = [DecisionCache::Token, DecisionCache::UnknownToken, DecisionCache::Access];
+    const ALL: [DecisionCache; 4] =
+        [DecisionCache::Token, DecisionCache::UnknownToken, DecisionCache::Access, DecisionCache::Jwt];
 
     fn as_str(self) -> &'static str {
-        ["token", "unknown_token", "access"][self as usize]
+        ["token", "unknown_token", "access", "jwt"][self as usize]
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::task::spawn_local;
 
 use super::asker::{Asker, Counting, Fetcher};
 use super::settings;
-use crate::authenticate::{TokenFile, Tokens};
+use crate::authenticate::{TokenFile, Tokens, jwt};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
@@ -45,6 +45,7 @@ pub(super) struct Control {
     pub(super) rules: Rules,
     pub(super) tokens: Option<(TokenFile, Publisher<Tokens>)>,
     pub(super) policy: Option<(PolicyFile, Publisher<Policy>)>,
+    pub(super) jwt: Option<jwt::Following>,
     pub(super) resolver: settings::ResolverChoice,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
@@ -79,6 +80,9 @@ impl Control {
         spawn_local(self.identity.follow(Box::new(|_| {}), drain()));
         if let Some((file, publisher)) = self.tokens {
             spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));
+        }
+        if let Some(jwt) = self.jwt {
+            spawn_local(jwt.run(settings::resolver(self.resolver), Box::new(|_| {}), drain()));
         }
         if let Some((file, publisher)) = self.policy {
             spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));

@@ -4,11 +4,12 @@ use std::process::ExitCode;
 
 use super::delegation::Kubeconfigs;
 use super::settings;
+use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
 use crate::authorize::{Policy, PolicyFile};
 use crate::config::{GatewayConfig, Mistakes};
 use crate::observe::log::{self, LogLevel};
-use crate::process::{Problems, Published};
+use crate::process::{Problem, Problems, Published};
 use crate::registry::{Directory, Registry};
 use crate::roles::{refuse, warn};
 use crate::tls::{self, Identity, KeyPair};
@@ -19,6 +20,7 @@ pub struct Files {
     pub(super) identity: Option<(Identity, Published<KeyPair>)>,
     pub(super) registry: Option<(Directory, Registry)>,
     pub(super) tokens: Option<(TokenFile, Tokens)>,
+    pub(super) authentication: Option<ConfigurationFile>,
     pub(super) policy: Option<(PolicyFile, Policy)>,
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
@@ -33,6 +35,7 @@ impl Files {
         let mut problems = Problems::default();
         let serving = keep(&mut problems, tls::server::Files::open(config.serving.tls.clone()));
         let tokens = keep(&mut problems, config.who.token_file.as_deref().map(TokenFile::open).transpose());
+        let authentication = keep(&mut problems, authentication(config));
         let policy = keep(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
         let identity = problems.keep(config.behind.proxy_client.clone().map(Identity::load).transpose());
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
@@ -43,15 +46,25 @@ impl Files {
             Some(identity),
             Some(registry),
             Some(tokens),
+            Some(authentication),
             Some(policy),
             Some(request_headers),
             Some(kubeconfigs),
-        ) = (serving, identity, registry, tokens, policy, request_headers, kubeconfigs)
+        ) = (serving, identity, registry, tokens, authentication, policy, request_headers, kubeconfigs)
         else {
             return Err(problems);
         };
-        Ok(Files { serving, identity, registry, tokens, policy, request_headers, kubeconfigs })
+        Ok(Files { serving, identity, registry, tokens, authentication, policy, request_headers, kubeconfigs })
     }
+}
+
+fn authentication(config: &GatewayConfig) -> Result<Option<ConfigurationFile>, Problems> {
+    let Some(path) = config.who.authentication_config.as_deref() else { return Ok(None) };
+    let file = ConfigurationFile::open(path)?;
+    if file.configuration().anonymous.is_some() && config.who.anonymous_given {
+        return Err(Problem::field(path.display(), "anonymous", "must not be given with --anonymous-auth").into());
+    }
+    Ok(Some(file))
 }
 
 /// Begins the log and reads the files; if there is any mistake, tells all of them and gives the exit status.

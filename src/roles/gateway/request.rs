@@ -125,7 +125,7 @@ async fn relay(
 
     // Who asks. From here on no header of the client says who it is.
     let due = if long_running { None } else { due(&query) };
-    let authenticating = shared.authenticator.authenticate(&connection.peer, request.headers_mut());
+    let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
     let authenticated = attempt!(in_time(due, authenticating).await);
     let metrics = worker.reports.metrics();
     let who = attempt!(authenticated.inspect_err(|nobody| metrics.authenticated(nobody.result(), None)));

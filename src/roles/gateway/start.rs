@@ -12,7 +12,7 @@ use super::running::Running;
 use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
 use super::{settings, status};
-use crate::authenticate::Authenticator;
+use crate::authenticate::{Authenticator, GroupFilter};
 use crate::availability::Board;
 use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
@@ -41,7 +41,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let limits = settings::limits(config);
     let (drainer, drain) = Drain::new();
     let metrics = Metrics::new();
-    let Files { mut serving, identity, registry, tokens, policy, request_headers, kubeconfigs } = files;
+    let Files { mut serving, identity, registry, tokens, authentication, policy, request_headers, kubeconfigs } = files;
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address)?;
@@ -77,6 +77,10 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         }
         None => (None, None),
     };
+    let (jwt, jwt_following) = match authentication {
+        Some(file) => file.start(&metrics).map(|(jwt, following)| (Some(jwt), Some(following)))?,
+        None => (None, None),
+    };
     let (policy_publisher, policy) = match policy {
         Some((file, policy)) => {
             policy.tell();
@@ -104,6 +108,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         rules,
         tokens: tokens_publisher,
         policy: policy_publisher,
+        jwt: jwt_following,
         resolver: config.behind.resolver,
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
@@ -121,6 +126,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             trust: serving_readers.trust.clone(),
             request_headers,
             tokens,
+            jwt,
+            groups: GroupFilter::new(&config.who.pass_on_groups, &config.who.drop_groups),
             token_reviews: delegation.token_reviews,
             anonymous: config.who.anonymous,
         }),

@@ -1,0 +1,88 @@
+//! Groups that nobody brings in from outside: `--authentication-pass-on-groups` and `--authentication-drop-groups`,
+//! as kcp-front-proxy has them.
+
+use std::sync::Arc;
+
+use crate::kubeapi::User;
+
+/// Which groups of a user are believed, whoever says them. Applied before anything is authorised or passed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupFilter {
+    pass_on: Vec<Pattern>,
+    drop: Vec<Pattern>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    Exactly(String),
+    Prefix(String),
+}
+
+impl GroupFilter {
+    /// Passes on the groups of the first list, all if it is empty, without those of the second. A star at the end
+    /// of a group stands for the rest of it.
+    pub fn new<S: AsRef<str>>(pass_on: &[S], drop: &[S]) -> GroupFilter {
+        let patterns = |groups: &[S]| groups.iter().map(|group| Pattern::of(group.as_ref())).collect();
+        GroupFilter { pass_on: patterns(pass_on), drop: patterns(drop) }
+    }
+
+    /// The user with the groups that remain; the same one if all do.
+    pub fn filter(&self, user: Arc<User>) -> Arc<User> {
+        if user.groups.iter().all(|group| self.passes(group)) {
+            return user;
+        }
+        let mut user = Arc::unwrap_or_clone(user);
+        user.groups.retain(|group| self.passes(group));
+        Arc::new(user)
+    }
+
+    fn passes(&self, group: &str) -> bool {
+        let among = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(group));
+        (self.pass_on.is_empty() || among(&self.pass_on)) && !among(&self.drop)
+    }
+}
+
+impl Pattern {
+    fn of(group: &str) -> Pattern {
+        match group.strip_suffix('*') {
+            Some(prefix) => Pattern::Prefix(prefix.to_owned()),
+            None => Pattern::Exactly(group.to_owned()),
+        }
+    }
+
+    fn matches(&self, group: &str) -> bool {
+        match self {
+            Pattern::Exactly(exactly) => exactly == group,
+            Pattern::Prefix(prefix) => group.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filtered(pass_on: &[&str], drop: &[&str]) -> Vec<String> {
+        let groups = ["system:masters", "system:authenticated", "devs", "dev*ops", "devs"];
+        let user = User { groups: groups.map(str::to_owned).into(), ..User::default() };
+        GroupFilter::new(pass_on, drop).filter(Arc::new(user)).groups.clone()
+    }
+
+    #[test]
+    fn what_is_dropped_is_gone_and_the_rest_keeps_its_order() {
+        assert_eq!(filtered(&[], &["system:masters"]), ["system:authenticated", "devs", "dev*ops", "devs"]);
+        assert_eq!(filtered(&[], &["system:*"]), ["devs", "dev*ops", "devs"]);
+        assert_eq!(filtered(&["devs"], &[]), ["devs", "devs"]);
+        assert_eq!(filtered(&["dev*"], &["devs"]), ["dev*ops"]);
+        assert_eq!(filtered(&["system:*"], &["system:masters"]), ["system:authenticated"]);
+        assert_eq!(filtered(&[], &["*"]), [""; 0]);
+        assert_eq!(filtered(&[], &["system:master", "ystem:masters"]).len(), 5);
+    }
+
+    #[test]
+    fn who_loses_nothing_stays_the_same() {
+        let user = Arc::new(User { groups: vec!["devs".to_owned()], ..User::default() });
+        assert!(Arc::ptr_eq(&user, &GroupFilter::new(&[], &["system:masters"]).filter(user.clone())));
+        assert!(Arc::ptr_eq(&user, &GroupFilter::default().filter(user.clone())));
+    }
+}

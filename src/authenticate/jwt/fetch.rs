@@ -1,0 +1,116 @@
+//! An issuer's documents: where its keys are, and the keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderValue, Request};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+
+use super::keys::Keys;
+use super::url::HttpsUrl;
+use crate::egress::{BackendTls, Pool, Resolver, SendError, Upstream};
+use crate::message::Body;
+use crate::tls::Bundle;
+use crate::tls::client::ClientSettings;
+
+/// For name look-up, TCP and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For one document.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A longer document is none.
+const LONGEST: usize = 1 << 20;
+
+/// Where an issuer's keys come from. Two that are equal have the same keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// What the discovery document must call its issuer.
+    pub(super) issuer: String,
+    pub(super) discovery: HttpsUrl,
+    /// None for the system's roots.
+    pub(super) authorities: Option<Bundle>,
+}
+
+#[derive(Deserialize)]
+struct Discovery {
+    #[serde(default)]
+    issuer: String,
+    #[serde(default)]
+    jwks_uri: String,
+}
+
+impl Origin {
+    /// Asks for the keys as they are now.
+    ///
+    /// # Errors
+    /// Why there are none, in words for the log.
+    pub(super) async fn fetch(&self, resolver: &Resolver) -> Result<Keys, String> {
+        let at = |url: &HttpsUrl| {
+            let url = url.to_string();
+            move |why: String| format!("{url}: {why}")
+        };
+        let document = self.get(&self.discovery, resolver).await.map_err(at(&self.discovery))?;
+        let discovery: Discovery = serde_json::from_slice(&document)
+            .map_err(|error| at(&self.discovery)(format!("it is no discovery document: {error}")))?;
+        if discovery.issuer != self.issuer {
+            let why = format!("it is of another issuer, {:?} and not {:?}", discovery.issuer, self.issuer);
+            return Err(at(&self.discovery)(why));
+        }
+        let keys = HttpsUrl::parse_with_query(&discovery.jwks_uri)
+            .map_err(|mistakes| at(&self.discovery)(format!("its jwks_uri: {}", mistakes.join("; "))))?;
+        let document = self.get(&keys, resolver).await.map_err(at(&keys))?;
+        Keys::parse(&document).map_err(at(&keys))
+    }
+
+    async fn get(&self, url: &HttpsUrl, resolver: &Resolver) -> Result<Bytes, String> {
+        tokio::time::timeout(TIMEOUT, self.get_at_leisure(url, resolver))
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
+    }
+
+    async fn get_at_leisure(&self, url: &HttpsUrl, resolver: &Resolver) -> Result<Bytes, String> {
+        let settings = ClientSettings {
+            authorities: self.authorities.clone(),
+            insecure_skip_verify: false,
+            identity: None,
+            alpn: Vec::new(),
+        };
+        let tls = BackendTls::new(&url.server_name(), settings).map_err(|problem| problem.to_string())?;
+        let upstream =
+            Upstream { destination: url.destination.clone(), tls: Arc::new(tls), connect_timeout: CONNECT_TIMEOUT };
+        let path = if url.path.is_empty() { "/" } else { &url.path };
+        let mut request = Request::new(Body::Empty);
+        *request.uri_mut() = format!("https://{}{path}", url.authority)
+            .parse()
+            .map_err(|error| format!("it cannot be asked for: {error}"))?;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(HOST, HeaderValue::from_str(&url.authority).map_err(|error| error.to_string())?);
+        // Connections are not kept: the next question comes in minutes.
+        let endpoint = Pool::new(resolver.clone()).endpoint(&upstream);
+        let sent = endpoint.send(Box::new(request)).await.map_err(|error| match error {
+            SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
+            SendError::Nonsense(error) | SendError::Broken(error) => error.to_string(),
+        })?;
+        let (head, body) = sent.response.into_parts();
+        // A redirect is not followed: nobody wrote down that its target may say whom to believe.
+        if head.status != 200 {
+            return Err(format!("the answer is {}", head.status));
+        }
+        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if kind.trim_start().to_ascii_lowercase().starts_with("text/html") {
+            return Err("the answer is HTML".to_owned());
+        }
+        let body = Limited::new(body, LONGEST).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                format!("the answer is longer than {LONGEST} bytes")
+            } else {
+                format!("the answer broke off: {error}")
+            }
+        })?;
+        Ok(body.to_bytes())
+    }
+}

@@ -1,0 +1,227 @@
+//! The keys of an issuer: a JSON Web Key Set, and signatures verified by it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aws_lc_rs::signature::{
+    self, ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519,
+    EcdsaVerificationAlgorithm, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+
+use super::token::Token;
+
+/// More keys than this are not looked at: a token without a key's name tries each.
+const MOST: usize = 128;
+
+/// How a token is signed: kube-apiserver's list, and EdDSA. There is no name for a shared secret, nor for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, clippy::upper_case_acronyms)]
+pub enum Algorithm {
+    RS256,
+    RS384,
+    RS512,
+    PS256,
+    PS384,
+    PS512,
+    ES256,
+    ES384,
+    ES512,
+    EdDSA,
+}
+
+/// A set of public keys.
+#[derive(Debug)]
+pub struct Keys {
+    /// Another for every set there ever was in this process.
+    pub id: u64,
+    keys: Vec<Key>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    name: String,
+    /// The one algorithm it is meant for, if it says so.
+    only: Option<Algorithm>,
+    material: Material,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Material {
+    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+    P521(Vec<u8>),
+    Ed25519(Vec<u8>),
+}
+
+/// What a signature is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// It is by one of these keys.
+    Good,
+    /// It is by none of those that it could be by.
+    Bad,
+    /// There is no key that it could be by: there may be newer ones.
+    NoSuchKey,
+}
+
+#[derive(Deserialize)]
+struct WrittenSet {
+    keys: Vec<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    kty: String,
+    #[serde(default)]
+    kid: String,
+    #[serde(default)]
+    alg: Option<String>,
+    #[serde(default, rename = "use")]
+    purpose: Option<String>,
+    #[serde(default)]
+    crv: String,
+    #[serde(default)]
+    n: String,
+    #[serde(default)]
+    e: String,
+    #[serde(default)]
+    x: String,
+    #[serde(default)]
+    y: String,
+}
+
+impl Algorithm {
+    /// The algorithm of this name in a token's header.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        Some(match name {
+            "RS256" => Algorithm::RS256,
+            "RS384" => Algorithm::RS384,
+            "RS512" => Algorithm::RS512,
+            "PS256" => Algorithm::PS256,
+            "PS384" => Algorithm::PS384,
+            "PS512" => Algorithm::PS512,
+            "ES256" => Algorithm::ES256,
+            "ES384" => Algorithm::ES384,
+            "ES512" => Algorithm::ES512,
+            "EdDSA" => Algorithm::EdDSA,
+            _ => return None,
+        })
+    }
+
+    fn rsa(self) -> Option<&'static RsaParameters> {
+        Some(match self {
+            Algorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+            Algorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+            Algorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+            Algorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
+            Algorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
+            Algorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
+            _ => return None,
+        })
+    }
+}
+
+impl Keys {
+    /// Reads a key set. Keys that are for something else, or that we do not know, are left out; a set without any
+    /// that is left is a mistake.
+    ///
+    /// # Errors
+    /// Why it is no key set.
+    pub fn parse(json: &[u8]) -> Result<Keys, String> {
+        let set: WrittenSet = serde_json::from_slice(json).map_err(|error| format!("it is no key set: {error}"))?;
+        if set.keys.len() > MOST {
+            return Err(format!("it has {} keys; the most is {MOST}", set.keys.len()));
+        }
+        let keys: Vec<Key> = set
+            .keys
+            .into_iter()
+            .filter_map(|key| serde_json::from_value::<Written>(key).ok().and_then(|written| Key::of(&written)))
+            .collect();
+        if keys.is_empty() {
+            return Err("it has no key that signatures could be verified with".to_owned());
+        }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Ok(Keys { id: NEXT.fetch_add(1, Ordering::Relaxed), keys })
+    }
+
+    /// What the signature of `token` is worth.
+    pub fn verify(&self, token: &Token<'_>) -> Signature {
+        let mut result = Signature::NoSuchKey;
+        for key in &self.keys {
+            let named = token.key_id.is_empty() || token.key_id == key.name;
+            if !named || !key.fits(token.algorithm) {
+                continue;
+            }
+            if key.verify(token) {
+                return Signature::Good;
+            }
+            result = Signature::Bad;
+        }
+        result
+    }
+
+    /// Whether both sets hold the same keys in the same order.
+    pub fn same(&self, other: &Keys) -> bool {
+        self.keys == other.keys
+    }
+}
+
+impl Key {
+    fn of(written: &Written) -> Option<Key> {
+        if written.purpose.as_deref().is_some_and(|purpose| purpose != "sig") {
+            return None;
+        }
+        let only = match &written.alg {
+            Some(name) => Some(Algorithm::named(name)?),
+            None => None,
+        };
+        let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok().filter(|it| !it.is_empty());
+        // The uncompressed form of SEC 1; each half has the length of the field.
+        let point = |length: usize| {
+            let (x, y) = (bytes(&written.x)?, bytes(&written.y)?);
+            (x.len() == length && y.len() == length).then(|| [&[4][..], &x, &y].concat())
+        };
+        let material = match (written.kty.as_str(), written.crv.as_str()) {
+            ("RSA", _) => Material::Rsa { modulus: bytes(&written.n)?, exponent: bytes(&written.e)? },
+            ("EC", "P-256") => Material::P256(point(32)?),
+            ("EC", "P-384") => Material::P384(point(48)?),
+            ("EC", "P-521") => Material::P521(point(66)?),
+            ("OKP", "Ed25519") => Material::Ed25519(bytes(&written.x).filter(|key| key.len() == 32)?),
+            _ => return None,
+        };
+        Some(Key { name: written.kid.clone(), only, material })
+    }
+
+    fn fits(&self, algorithm: Algorithm) -> bool {
+        let kind = match &self.material {
+            Material::Rsa { .. } => algorithm.rsa().is_some(),
+            Material::P256(_) => algorithm == Algorithm::ES256,
+            Material::P384(_) => algorithm == Algorithm::ES384,
+            Material::P521(_) => algorithm == Algorithm::ES512,
+            Material::Ed25519(_) => algorithm == Algorithm::EdDSA,
+        };
+        kind && self.only.is_none_or(|only| only == algorithm)
+    }
+
+    fn verify(&self, token: &Token<'_>) -> bool {
+        let (message, signature) = (token.signed.as_bytes(), &token.signature);
+        let curve = |algorithm: &'static EcdsaVerificationAlgorithm, point: &[u8]| {
+            UnparsedPublicKey::new(algorithm, point).verify(message, signature).is_ok()
+        };
+        match &self.material {
+            Material::Rsa { modulus, exponent } => token.algorithm.rsa().is_some_and(|parameters| {
+                // A modulus may be written with a zero in front, which is no part of it.
+                let bare = |number: &[u8]| number.iter().copied().skip_while(|byte| *byte == 0).collect::<Vec<u8>>();
+                let key = RsaPublicKeyComponents { n: bare(modulus), e: bare(exponent) };
+                key.verify(parameters, message, signature).is_ok()
+            }),
+            Material::P256(point) => curve(&ECDSA_P256_SHA256_FIXED, point),
+            Material::P384(point) => curve(&ECDSA_P384_SHA384_FIXED, point),
+            Material::P521(point) => curve(&ECDSA_P521_SHA512_FIXED, point),
+            Material::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature).is_ok(),
+        }
+    }
+}

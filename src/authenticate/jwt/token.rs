@@ -1,0 +1,142 @@
+//! A JSON Web Token in its compact form, taken apart. Nothing in it is believed here.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+
+use super::keys::Algorithm;
+
+/// A longer token is refused unread; the longest in use have a few hundred groups.
+const LONGEST: usize = 64 << 10;
+
+/// The claims of a token, by name.
+pub(super) type Claims = Map<String, Value>;
+
+/// A token whose parts could be read.
+#[derive(Debug)]
+pub struct Token<'t> {
+    /// What the signature is over.
+    pub signed: &'t str,
+    /// What its header says it was signed with.
+    pub algorithm: Algorithm,
+    /// What its header calls the key; may be empty.
+    pub key_id: String,
+    /// Decoded.
+    pub signature: Vec<u8>,
+    /// What it claims.
+    pub claims: Claims,
+}
+
+/// The claims of what looks like a token, for finding out whose it is; none for everything else.
+pub fn claims(token: &str) -> Option<Claims> {
+    let (_, payload, _) = parts(token)?;
+    object(payload)
+}
+
+impl<'t> Token<'t> {
+    /// Takes a token apart whose claims were read by [`claims`].
+    ///
+    /// # Errors
+    /// What is wrong with it, without a word of it.
+    pub fn parse(token: &'t str, claims: Claims) -> Result<Token<'t>, &'static str> {
+        let (header, payload, signature) = parts(token).ok_or("it is no compact JWT")?;
+        let header_fields = object(header).ok_or("its header is no JSON object")?;
+        // RFC 7515, section 4.1.11: who does not understand what is listed there must refuse.
+        if header_fields.contains_key("crit") {
+            return Err("its header demands extensions");
+        }
+        let text = |name: &str| match header_fields.get(name) {
+            None | Some(Value::Null) => Ok(""),
+            Some(Value::String(text)) => Ok(text.as_str()),
+            Some(_) => Err("a field of its header is no text"),
+        };
+        // Nothing else of the header is looked at: a key must not come along with what it signs (jwk, jku, x5c).
+        let algorithm = Algorithm::named(text("alg")?).ok_or("its algorithm is not accepted here")?;
+        let key_id = text("kid")?.to_owned();
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| "its signature is not base64url")?;
+        let signed = token.get(..header.len() + 1 + payload.len()).ok_or("it is no compact JWT")?;
+        Ok(Token { signed, algorithm, key_id, signature, claims })
+    }
+}
+
+fn parts(token: &str) -> Option<(&str, &str, &str)> {
+    if token.len() > LONGEST {
+        return None;
+    }
+    let mut parts = token.split('.');
+    let found = (parts.next()?, parts.next()?, parts.next()?);
+    parts.next().is_none().then_some(found)
+}
+
+fn object(part: &str) -> Option<Claims> {
+    match serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()? {
+        Value::Object(fields) => Some(fields),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(text: &str) -> String {
+        URL_SAFE_NO_PAD.encode(text)
+    }
+
+    fn parse(header: &str) -> Result<(Algorithm, String), &'static str> {
+        let token = format!("{}.{}.c2ln", encoded(header), encoded("{}"));
+        let token = Token::parse(&token, claims(&token).unwrap())?;
+        Ok((token.algorithm, token.key_id))
+    }
+
+    #[test]
+    fn only_signatures_by_a_key_pair_are_accepted() {
+        assert_eq!(parse(r#"{"alg":"RS256","kid":"a"}"#), Ok((Algorithm::RS256, "a".to_owned())));
+        assert_eq!(parse(r#"{"alg":"EdDSA","typ":"JWT"}"#), Ok((Algorithm::EdDSA, String::new())));
+        for algorithm in ["none", "None", "NONE", "nOnE", "", "HS256", "HS512", "rs256", "RS1", "ES256K", "A128KW"] {
+            assert!(parse(&format!(r#"{{"alg":"{algorithm}"}}"#)).is_err(), "{algorithm}");
+        }
+        for header in [
+            r#"{"kid":"a"}"#,
+            r#"{"alg":1}"#,
+            r#"{"alg":["RS256"]}"#,
+            r#"{"alg":"RS256","kid":1}"#,
+            r#"{"alg":"RS256","kid":["a"]}"#,
+            r#"{"alg":"RS256","crit":[]}"#,
+            r#"{"alg":"RS256","crit":["exp"],"exp":1}"#,
+            r#"{"alg":"RS256""#,
+            "[]",
+            "",
+        ] {
+            assert!(parse(header).is_err(), "{header}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_has_no_claims() {
+        let payload = encoded("{\"iss\":\"x\"}");
+        for token in [
+            String::new(),
+            "a".to_owned(),
+            "..".to_owned(),
+            format!("a.{payload}"),
+            format!("a.{payload}.b.c"),
+            format!("a.{payload}=.b"),
+            format!("a. {payload}.b"),
+            format!("a.{}.b", encoded("[]")),
+            format!("a.{}.b", encoded("{")),
+            format!("a.{payload}.{}", "b".repeat(LONGEST)),
+        ] {
+            assert!(claims(&token).is_none(), "{}", &token[..token.len().min(40)]);
+        }
+        assert_eq!(claims(&format!("a.{payload}.b")).unwrap()["iss"], "x");
+    }
+
+    #[test]
+    fn the_signature_is_over_header_and_payload_as_they_came() {
+        let token = format!("{}.{}.c2ln", encoded(r#"{ "alg" : "ES256" }"#), encoded("{}"));
+        let parsed = Token::parse(&token, claims(&token).unwrap()).unwrap();
+        assert_eq!(parsed.signed, token.rsplit_once('.').unwrap().0);
+        assert_eq!(parsed.signature, b"sig");
+    }
+}

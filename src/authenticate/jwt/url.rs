@@ -1,0 +1,129 @@
+//! Where an issuer's documents are: https and nothing else.
+
+use std::fmt;
+
+use crate::egress::{Destination, Host};
+
+/// An URL to get something from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HttpsUrl {
+    pub(super) destination: Destination,
+    /// The host as it stands in the URL, with the port if one does.
+    pub(super) authority: String,
+    /// Begins with a slash, or is empty.
+    pub(super) path: String,
+}
+
+impl HttpsUrl {
+    /// Reads an URL as upstream's `validateURL` wants it, and with all its mistakes.
+    pub(super) fn parse(url: &str) -> Result<HttpsUrl, Vec<String>> {
+        let mut mistakes = Vec::new();
+        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        if !scheme.eq_ignore_ascii_case("https") {
+            mistakes.push("URL scheme must be https".to_owned());
+        }
+        let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+        if !fragment.is_empty() {
+            mistakes.push("URL must not contain a fragment".to_owned());
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if !query.is_empty() {
+            mistakes.push("URL must not contain a query".to_owned());
+        }
+        let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let authority = match authority.rsplit_once('@') {
+            Some((_, authority)) => {
+                mistakes.push("URL must not contain a username or password".to_owned());
+                authority
+            }
+            None => authority,
+        };
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        let not = || vec!["it is no URL of a host and a path".to_owned()];
+        let parsed: http::Uri = format!("https://{authority}{path}").parse().map_err(|_| not())?;
+        let host = parsed.host().filter(|host| !host.is_empty()).ok_or_else(not)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = bare.parse().map_or_else(|_| Host::Name(bare.to_ascii_lowercase()), Host::Ip);
+        let port = match parsed.authority().and_then(http::uri::Authority::port) {
+            Some(port) => port.as_u16(),
+            // A colon without a number, or with too great a one, is not the same as none.
+            None if authority.rsplit(']').next().is_some_and(|end| end.contains(':')) => return Err(not()),
+            None => 443,
+        };
+        Ok(HttpsUrl { destination: Destination { host, port }, authority: authority.to_owned(), path: path.to_owned() })
+    }
+
+    /// The same for an URL that somebody else wrote down, who may put a query behind it.
+    pub(super) fn parse_with_query(url: &str) -> Result<HttpsUrl, Vec<String>> {
+        let (bare, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut parsed = HttpsUrl::parse(bare)?;
+        if !query.is_empty() {
+            let path = if parsed.path.is_empty() { "/" } else { &parsed.path };
+            parsed.path = format!("{path}?{query}");
+        }
+        Ok(parsed)
+    }
+
+    /// This URL with more behind it.
+    pub(super) fn join(&self, more: &str) -> HttpsUrl {
+        HttpsUrl { path: format!("{}{more}", self.path.trim_end_matches('/')), ..self.clone() }
+    }
+
+    /// The name that the server's certificate must have.
+    pub(super) fn server_name(&self) -> String {
+        match &self.destination.host {
+            Host::Ip(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for HttpsUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "https://{}{}", self.authority, self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn https_and_nothing_else() {
+        for (url, destination, path) in [
+            ("https://a.example", "a.example:443", ""),
+            ("https://A.example:8443/x/y", "a.example:8443", "/x/y"),
+            ("HTTPS://[::1]:1/", "[::1]:1", "/"),
+            ("https://127.0.0.1", "127.0.0.1:443", ""),
+        ] {
+            let parsed = HttpsUrl::parse(url).unwrap();
+            assert_eq!((&*parsed.destination.to_string(), &*parsed.path), (destination, path), "{url}");
+        }
+        for (url, mistakes) in [
+            ("http://a", &["URL scheme must be https"][..]),
+            ("a.example", &["URL scheme must be https"]),
+            ("", &["URL scheme must be https"]),
+            (
+                "http://u:p@a/?b#c",
+                &[
+                    "URL scheme must be https",
+                    "URL must not contain a fragment",
+                    "URL must not contain a query",
+                    "URL must not contain a username or password",
+                ],
+            ),
+            ("https://", &["it is no URL of a host and a path"]),
+            ("https://a b", &["it is no URL of a host and a path"]),
+            ("https://a:x", &["it is no URL of a host and a path"]),
+            ("https://a:", &["it is no URL of a host and a path"]),
+            ("https://a:99999", &["it is no URL of a host and a path"]),
+            ("https://a/\r\nx", &["it is no URL of a host and a path"]),
+        ] {
+            assert_eq!(HttpsUrl::parse(url).unwrap_err(), mistakes, "{url}");
+        }
+        let joined = HttpsUrl::parse("https://a/b/").unwrap().join("/.well-known/x");
+        assert_eq!(joined.to_string(), "https://a/b/.well-known/x");
+    }
+}
