@@ -44,6 +44,19 @@ enum No {
     Unknown(String),
 }
 
+/// What the chain says, for whoever asks rather than does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judgement {
+    /// Whether it is allowed.
+    pub allowed: bool,
+    /// Whether somebody denied it, rather than nobody allowed it.
+    pub denied: bool,
+    /// Why, or the empty text.
+    pub reason: String,
+    /// Who could not be asked, for the client: without the reasons, which stay in the log.
+    pub error: String,
+}
+
 /// Asks each mode in turn.
 #[derive(Clone, Debug)]
 pub struct Authorizer {
@@ -76,6 +89,16 @@ impl Mode {
                 }
             }
             Mode::Webhook(reviews) => reviews.decide(attributes).await,
+        }
+    }
+
+    /// Why it allows what it allows, or the empty text.
+    fn why(&self, attributes: Attributes<'_>) -> String {
+        match self {
+            Mode::Static(policy) => {
+                policy.load().allows(attributes).map(|source| format!("RBAC: allowed by {source}")).unwrap_or_default()
+            }
+            _ => String::new(),
         }
     }
 }
@@ -114,10 +137,48 @@ impl Authorizer {
         }
     }
 
+    /// What the chain says of a question that somebody only asks.
+    pub async fn explain(&self, attributes: Attributes<'_>) -> Judgement {
+        let mut judgement = Judgement::default();
+        if self.is_privileged(attributes.user) || self.always_allow_paths.allow(attributes.request) {
+            judgement.allowed = true;
+            return judgement;
+        }
+        let mut reasons = Vec::new();
+        for mode in &self.modes {
+            match mode.decide(attributes).await {
+                // Who has an opinion makes up for those before who could not be asked.
+                Decision::Allow => {
+                    judgement = Judgement { allowed: true, ..Judgement::default() };
+                    reasons = vec![mode.why(attributes)];
+                    break;
+                }
+                Decision::Deny(reason) => {
+                    judgement = Judgement { denied: true, ..Judgement::default() };
+                    reasons = vec![reason];
+                    break;
+                }
+                Decision::NoOpinion(reason) => reasons.push(reason),
+                Decision::Error(_) => judgement.error = "an authorizer could not be asked".to_owned(),
+                Decision::Contradiction(_) => {
+                    judgement.error = "an authorizer said yes and no at once".to_owned();
+                    break;
+                }
+            }
+        }
+        reasons.retain(|reason| !reason.is_empty());
+        judgement.reason = reasons.join("\n");
+        judgement
+    }
+
+    /// Whether a user may everything by being in a group.
+    pub fn is_privileged(&self, user: &User) -> bool {
+        user.groups.iter().any(|group| self.privileged_groups.contains(group))
+    }
+
     /// The chain, as upstream's union: an error counts only when nobody else allows or denies.
     async fn decide(&self, attributes: Attributes<'_>) -> Result<(), No> {
-        let privileged = attributes.user.groups.iter().any(|group| self.privileged_groups.contains(group));
-        if privileged || self.always_allow_paths.allow(attributes.request) {
+        if self.is_privileged(attributes.user) || self.always_allow_paths.allow(attributes.request) {
             return Ok(());
         }
         let (mut reasons, mut errors) = (Vec::new(), Vec::new());

@@ -9,10 +9,12 @@ mod always_allow_paths;
 mod attributes;
 mod authorizer;
 pub mod policy;
+mod self_review;
 mod webhook;
 
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
 pub use authorizer::{Authorizer, Decision, Mode, Permit};
 pub use policy::{Policy, PolicyFile};
+pub use self_review::SelfReview;
 pub use webhook::{AccessReviewSettings, AccessReviews};

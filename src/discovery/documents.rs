@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::document::Resource;
 use super::merge::Group;
+use super::own;
 use crate::process::Published;
 
 /// Below this, packing costs more than it saves (upstream's `defaultGzipThresholdBytes`).
@@ -25,8 +26,8 @@ pub struct Documents {
     pub(super) groups: Forms,
     /// `/apis/<group>` by name.
     pub(super) group: BTreeMap<String, Document>,
-    /// `/apis/apiregistration.k8s.io/v1`: what we serve ourselves.
-    pub(super) own: Document,
+    /// What we serve ourselves, by path: `/apis/apiregistration.k8s.io/v1` and its like.
+    pub(super) own: BTreeMap<&'static str, Document>,
     /// What each APIService contributed, by name.
     pub sources: Vec<Source>,
     /// The resources there are, and their subresources as `resource/subresource`, by group and version.
@@ -129,7 +130,10 @@ impl Documents {
                     (group.name.to_owned(), document)
                 })
                 .collect(),
-            own: Document::of(&super::own::resource_list()),
+            own: std::iter::once((own::PATH, own::resource_list()))
+                .chain(own::QUESTIONS.iter().map(|questions| (questions.path, questions.resource_list())))
+                .map(|(path, list)| (path, Document::of(&list)))
+                .collect(),
             sources,
             names: names(groups),
         }
@@ -366,7 +370,8 @@ mod tests {
             text(&documents.core.plain),
             "{\"kind\":\"APIVersions\",\"versions\":[],\"serverAddressByClientCIDRs\":[]}\n"
         );
-        assert_eq!(documents.group.keys().collect::<Vec<_>>(), ["apiregistration.k8s.io"]);
+        let ours = ["apiregistration.k8s.io", "authentication.k8s.io", "authorization.k8s.io"];
+        assert_eq!(documents.group.keys().collect::<Vec<_>>(), ours);
         assert!(documents.all_asked());
     }
 

@@ -30,7 +30,8 @@ pub(super) struct Version {
 }
 
 /// All groups in order: by the greatest `groupPriorityMinimum` among their versions, then by name; versions by
-/// `versionPriority`, then as Kubernetes orders versions. Our own group comes first.
+/// `versionPriority`, then as Kubernetes orders versions. Our own group comes first, and the questions about oneself
+/// come last, unless a backend has them.
 ///
 /// `content` gives what is known of each: its resources, and whether they are current.
 pub(super) fn merge(known: &[Known], content: impl Fn(&Known) -> (Arc<Vec<Resource>>, bool)) -> Vec<Group> {
@@ -56,7 +57,17 @@ pub(super) fn merge(known: &[Known], content: impl Fn(&Known) -> (Arc<Vec<Resour
         });
         Group { name: name.into(), versions: versions.collect() }
     });
-    std::iter::once(own).chain(theirs).collect()
+    let mut groups: Vec<Group> = std::iter::once(own).chain(theirs).collect();
+    for questions in &own::QUESTIONS {
+        let ours =
+            || Version { version: own::VERSION.into(), resources: Arc::new(questions.resources()), current: true };
+        match groups.iter_mut().find(|group| group.name == questions.group) {
+            Some(group) if group.versions.iter().any(|version| version.version == own::VERSION) => {}
+            Some(group) => group.versions.push(ours()),
+            None => groups.push(Group { name: questions.group.into(), versions: vec![ours()] }),
+        }
+    }
+    groups
 }
 
 #[cfg(test)]
@@ -91,7 +102,17 @@ mod tests {
             known("c", "v1", 50, 15),
             known("c", "odd", 50, 20),
         ];
-        let expected = ["apiregistration.k8s.io/v1", "c/odd", "c/v1", "c/v1beta1", "c/v2alpha1", "a/v1", "b/v1"];
+        let expected = [
+            "apiregistration.k8s.io/v1",
+            "c/odd",
+            "c/v1",
+            "c/v1beta1",
+            "c/v2alpha1",
+            "a/v1",
+            "b/v1",
+            "authentication.k8s.io/v1",
+            "authorization.k8s.io/v1",
+        ];
         assert_eq!(order(&known), expected);
     }
 
@@ -99,7 +120,23 @@ mod tests {
     fn nobody_else_speaks_for_our_group() {
         let known = [known("apiregistration.k8s.io", "v1", 20000, 100), known("apiregistration.k8s.io", "v2", 1, 1)];
         let groups = merge(&known, |_| panic!("never asked"));
-        assert_eq!(groups.len(), 1);
+        assert_eq!(groups[0].name, "apiregistration.k8s.io");
+        assert_eq!((groups[0].versions.len(), groups.len()), (1, 3));
         assert_eq!(groups[0].versions[0].resources[0].resource, "apiservices");
+    }
+
+    #[test]
+    fn who_answers_questions_about_oneself_is_listed_once() {
+        let known = [known("authentication.k8s.io", "v1", 1, 1), known("authorization.k8s.io", "v1beta1", 1, 1)];
+        let expected = [
+            "apiregistration.k8s.io/v1",
+            "authentication.k8s.io/v1",
+            "authorization.k8s.io/v1beta1",
+            "authorization.k8s.io/v1",
+        ];
+        assert_eq!(order(&known), expected);
+        let groups = merge(&known, |_| Default::default());
+        assert!(groups[1].versions[0].resources.is_empty(), "the backend's, not ours");
+        assert_eq!(groups[2].versions[1].resources.len(), 2);
     }
 }

@@ -23,8 +23,10 @@ pub fn answer(
     let page = match path.strip_suffix('/').unwrap_or(path) {
         "/api" => Page::Forms(&documents.core),
         "/apis" => Page::Forms(&documents.groups),
-        super::own::PATH => Page::Plain(&documents.own),
-        path => Page::Plain(documents.group.get(path.strip_prefix("/apis/")?)?),
+        path => match documents.own.get(path) {
+            Some(own) => Page::Plain(own),
+            None => Page::Plain(documents.group.get(path.strip_prefix("/apis/")?)?),
+        },
     };
     if method != Method::GET && method != Method::HEAD {
         return Some(Err(not_allowed()));

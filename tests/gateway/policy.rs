@@ -181,3 +181,61 @@ fn a_wrong_policy_starts_nothing_and_all_of_it_is_told() {
         }
     }
 }
+
+/// What `kubectl auth whoami`, `can-i` and `can-i --list` ask.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_about_oneself() {
+    let world = World::new();
+    let gateway = gateway(&world, "Static", &sample(&world));
+    let jane = Client::http1(&world, &gateway, Some(&world.user("jane", &["devs"]))).await;
+    let ask = async |path: &str, body: &str, kind: &str| {
+        jane.ask(request(Method::POST, path, &[("content-type", kind)], body)).await
+    };
+    const JSON: &str = "application/json";
+    const SUBJECT: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    const ACCESS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    const RULES: &str = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let answer = ask(SUBJECT, r#"{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}"#, JSON).await;
+    assert_eq!(answer.status, 201);
+    let user = &answer.json()["status"]["userInfo"];
+    assert_eq!(
+        (&user["username"], &user["groups"]),
+        (&"jane".into(), &serde_json::json!(["devs", "system:authenticated"]))
+    );
+    let may = async |verb: &str, namespace: &str| {
+        let body = format!(
+            "kind: SelfSubjectAccessReview\napiVersion: authorization.k8s.io/v1\nspec:\n  resourceAttributes: {{verb: {verb}, \
+             group: things.example.com, resource: things, namespace: {namespace}}}\n"
+        );
+        let answer = ask(ACCESS, &body, "application/yaml").await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.json()["status"].clone()
+    };
+    let yes = may("create", "default").await;
+    assert_eq!(yes["allowed"], true);
+    assert_eq!(yes["reason"], r#"RBAC: allowed by RoleBinding "devs/default" of ClusterRole "edit" to Group "devs""#);
+    assert_eq!(may("create", "other").await, serde_json::json!({"allowed": false}));
+    let answer = ask(RULES, r#"{"spec":{"namespace":"other"}}"#, JSON).await.json();
+    let rules = answer["status"]["resourceRules"].as_array().unwrap();
+    assert!(rules.iter().any(|rule| rule["resources"] == serde_json::json!(["things", "things/status"])));
+    assert!(!rules.iter().any(|rule| rule["verbs"].to_string().contains("patch")));
+    assert_eq!(answer["status"]["incomplete"], false);
+    // Discovery names them.
+    let list = jane.get("/apis/authorization.k8s.io/v1").await.json();
+    assert_eq!(list["resources"][0]["kind"], "SelfSubjectAccessReview");
+    // What is no question.
+    for (path, body, kind, code, reason) in [
+        (ACCESS, "{}", JSON, 422, "Invalid"),
+        (ACCESS, "{", JSON, 400, "BadRequest"),
+        (RULES, "{}", JSON, 400, "BadRequest"),
+        (SUBJECT, "k8s\0", "application/vnd.kubernetes.protobuf", 415, "UnsupportedMediaType"),
+        (SUBJECT, &format!("{{\"metadata\":\"{}\"}}", "x".repeat(300_000)), JSON, 413, "RequestEntityTooLarge"),
+    ] {
+        ask(path, body, kind).await.refused(code, reason);
+    }
+    // The sample lets nobody list them, and says so as ever; who may everything learns that it cannot be done.
+    jane.get(ACCESS).await.refused(403, "Forbidden");
+    let root = Client::http1(&world, &gateway, Some(&world.user("root", &["system:masters"]))).await;
+    root.get(ACCESS).await.refused(405, "MethodNotAllowed");
+    root.get("/apis/authorization.k8s.io/v1/subjectaccessreviews").await.refused(404, "NotFound");
+}

@@ -313,7 +313,8 @@ async fn groups_and_versions_stand_in_the_order_of_their_priorities() {
     };
     let wanted = |rest: &[&str]| {
         let mut all = vec!["apiregistration.k8s.io: v1".to_owned()];
-        all.extend(rest.iter().map(|one| (*one).to_owned()));
+        let questions = ["authentication.k8s.io: v1", "authorization.k8s.io: v1"];
+        all.extend(rest.iter().chain(&questions).map(|one| (*one).to_owned()));
         all
     };
     let first = wanted(&["z.example.com: v2alpha1 v10 v2 v1 v1beta1", "a.example.com: v1", "b.example.com: v1"]);

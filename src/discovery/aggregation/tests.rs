@@ -114,6 +114,8 @@ fn served(documents: &Published<Documents>) -> Vec<String> {
         }
     }
     assert_eq!(lines.remove(0), "apiregistration.k8s.io/v1:apiservices");
+    assert_eq!(lines.pop().unwrap(), "authorization.k8s.io/v1:selfsubjectaccessreviews,selfsubjectrulesreviews");
+    assert_eq!(lines.pop().unwrap(), "authentication.k8s.io/v1:selfsubjectreviews");
     lines
 }
 

@@ -3,15 +3,18 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Method, Response, Uri};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Incoming;
 
 use super::connection::Connection;
 use super::shared::Shared;
-use crate::authorize::Permit;
+use crate::authorize::{Permit, SelfReview};
 use crate::availability::report::Reports;
 use crate::kubeapi::{Query, Status};
 use crate::message::{Blame, Body, BodyError, Refusal};
@@ -19,6 +22,11 @@ use crate::observe::access::{AccessRecord, End};
 use crate::observe::metrics::Format;
 use crate::route::{Route, Table};
 use crate::{discovery, openapi};
+
+/// The longest question about oneself.
+const REVIEW_LONGEST: usize = 256 << 10;
+/// Time for its body to arrive.
+const REVIEW_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The answer to a health check, if `path` is one.
 pub(super) fn health(shared: &Shared, method: &Method, path: &str, query: Option<&str>) -> Option<Response<Body>> {
@@ -82,6 +90,55 @@ pub(super) fn answer(
         _ => return Err(Refusal::new(Blame::Client, nobody_has(permit))),
     };
     read_only(method, Response::new(text.into()), "application/json")
+}
+
+/// The answer to a question about oneself, which no backend is asked.
+///
+/// # Errors
+/// 405 for what is no question, 413, 415, 400 and 422 for one that cannot be read.
+pub(super) async fn self_review(
+    connection: &Connection,
+    review: SelfReview,
+    permit: &Permit<'_>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Refusal> {
+    let refuse = |status| Refusal::new(Blame::Client, status);
+    if permit.request().verb != "create" {
+        let message = "the server does not allow this method on the requested resource";
+        return Err(refuse(Status::method_not_allowed(message)));
+    }
+    let (head, body) = request.into_parts();
+    let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = text(CONTENT_TYPE).split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let yaml = kind == "application/yaml";
+    if !yaml && !matches!(&*kind, "" | "application/json") {
+        return Err(refuse(Status::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: application/json, \
+             application/yaml",
+        )));
+    }
+    let read = tokio::time::timeout(REVIEW_PATIENCE, Limited::new(body, REVIEW_LONGEST).collect()).await;
+    let read = read.map_err(|_| refuse(Status::request_timeout("the body did not arrive in time")))?;
+    let body = read.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            refuse(Status::request_entity_too_large(format_args!("limit is {REVIEW_LONGEST}")))
+        } else {
+            refuse(Status::bad_request("the body broke off")).because(error)
+        }
+    })?;
+    let mut body = body.to_bytes();
+    if yaml {
+        let value: serde_json::Value =
+            serde_saphyr::from_slice(&body).map_err(|_| refuse(Status::bad_request("the body is no YAML")))?;
+        body = value.to_string().into();
+    }
+    let answer = review.answer(&connection.worker.shared.authorizer, permit.user(), &body).await.map_err(refuse)?;
+    let mut response = Response::new(format!("{answer}\n").into());
+    *response.status_mut() = StatusCode::CREATED;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    Ok(response)
 }
 
 fn read_only(

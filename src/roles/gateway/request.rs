@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::local;
+use crate::authorize::SelfReview;
 use crate::forward::{Origin, Outbound, send};
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Accept, Blame, Body, Refusal, hop_by_hop, respond};
@@ -148,6 +149,11 @@ async fn relay(
     // Where to: ourselves, or a backend.
     let route = route.or_else(|| local::openapi_owner(shared, &table, path.decoded()));
     let Some(route) = route else {
+        if let Some(review) = SelfReview::asked(info) {
+            let answer = Box::pin(local::self_review(connection, review, &permit, *request)).await;
+            let response = attempt!(answer);
+            return Ok(done(record, warned(response, warning)));
+        }
         let response = attempt!(local::answer(connection, &permit, &method, &uri, &query, request.headers()));
         return Ok(done(record, warned(response, warning)));
     };

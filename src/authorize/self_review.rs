@@ -1,0 +1,389 @@
+//! Questions about oneself, answered by our own chain: `SelfSubjectReview`, `SelfSubjectAccessReview` and
+//! `SelfSubjectRulesReview`, as `kubectl auth whoami`, `can-i` and `can-i --list` ask them.
+
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{Attributes, Authorizer, Mode, policy};
+use crate::kubeapi::{Cause, RequestInfo, Status, User};
+
+/// One of the three questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelfReview {
+    /// Who am I (`selfsubjectreviews`).
+    Subject,
+    /// May I do this (`selfsubjectaccessreviews`).
+    Access,
+    /// What may I do (`selfsubjectrulesreviews`).
+    Rules,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Written<S> {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    spec: S,
+}
+
+#[derive(Deserialize, Default)]
+struct Nothing {}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct AccessSpec {
+    resource_attributes: Option<Resource>,
+    non_resource_attributes: Option<NonResource>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Resource {
+    namespace: String,
+    verb: String,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    name: String,
+    field_selector: Option<Selector>,
+    label_selector: Option<Selector>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Selector {
+    raw_selector: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NonResource {
+    path: String,
+    verb: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RulesSpec {
+    namespace: String,
+}
+
+impl SelfReview {
+    /// The question of a request; none for everything else. Any verb: only `create` has an answer.
+    pub fn asked(info: &RequestInfo<'_>) -> Option<SelfReview> {
+        let ours = info.is_resource_request && info.api_prefix == "apis" && info.api_version == "v1";
+        if !ours || !info.namespace.is_empty() || !info.subresource.is_empty() {
+            return None;
+        }
+        Some(match (info.api_group, info.resource) {
+            ("authentication.k8s.io", "selfsubjectreviews") => SelfReview::Subject,
+            ("authorization.k8s.io", "selfsubjectaccessreviews") => SelfReview::Access,
+            ("authorization.k8s.io", "selfsubjectrulesreviews") => SelfReview::Rules,
+            _ => return None,
+        })
+    }
+
+    /// The object that answers `user`, who sent `body`, which is JSON.
+    ///
+    /// # Errors
+    /// 400 for what is no such question, 422 for one that says too much or too little.
+    pub async fn answer(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
+        let status = match self {
+            SelfReview::Subject => {
+                self.read::<Nothing>(body)?;
+                let mut told = json!({"username": user.name});
+                if !user.uid.is_empty() {
+                    told["uid"] = user.uid.as_str().into();
+                }
+                if !user.groups.is_empty() {
+                    told["groups"] = json!(user.groups);
+                }
+                if !user.extra.is_empty() {
+                    told["extra"] = json!(user.extra);
+                }
+                let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or_default();
+                let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+                let (group, kind) = self.kind();
+                return Ok(json!({
+                    "kind": kind, "apiVersion": format!("{group}/v1"), "metadata": {"creationTimestamp": now},
+                    "status": {"userInfo": told},
+                }));
+            }
+            SelfReview::Access => self.access(authorizer, user, body).await?,
+            SelfReview::Rules => self.rules(authorizer, user, body)?,
+        };
+        let (group, kind) = self.kind();
+        let spec =
+            serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
+        // Upstream gives back what it was asked, but not for rules.
+        let spec = spec.filter(|_| self == SelfReview::Access).unwrap_or_else(|| json!({}));
+        Ok(json!({"kind": kind, "apiVersion": format!("{group}/v1"), "metadata": {}, "spec": spec, "status": status}))
+    }
+
+    fn kind(self) -> (&'static str, &'static str) {
+        match self {
+            SelfReview::Subject => ("authentication.k8s.io", "SelfSubjectReview"),
+            SelfReview::Access => ("authorization.k8s.io", "SelfSubjectAccessReview"),
+            SelfReview::Rules => ("authorization.k8s.io", "SelfSubjectRulesReview"),
+        }
+    }
+
+    fn read<S: DeserializeOwned + Default>(self, body: &[u8]) -> Result<S, Status> {
+        let (group, kind) = self.kind();
+        let written: Written<S> = serde_json::from_slice(body)
+            .map_err(|error| Status::bad_request(format!("the body is no {kind}: {error}")))?;
+        let expected = format!("{group}/v1");
+        if !written.api_version.is_empty() && written.api_version != expected {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({}) does not match the expected API version ({expected})",
+                written.api_version
+            )));
+        }
+        if !written.kind.is_empty() && written.kind != kind {
+            return Err(Status::bad_request(format!("the kind in the data ({}) is not {kind}", written.kind)));
+        }
+        Ok(written.spec)
+    }
+
+    async fn access(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
+        let spec: AccessSpec = self.read(body)?;
+        let invalid = |field: &str, message: &str| {
+            let (group, kind) = self.kind();
+            let cause = Cause { reason: "FieldValueInvalid".into(), message: message.into(), field: field.into() };
+            Status::invalid(group, kind, "", vec![cause])
+        };
+        let raw = |selector: &'_ Option<Selector>| {
+            selector.as_ref().map(|selector| selector.raw_selector.clone()).unwrap_or_default()
+        };
+        let (resource, path);
+        let request = match (&spec.resource_attributes, &spec.non_resource_attributes) {
+            (Some(attributes), None) => {
+                resource = attributes;
+                RequestInfo {
+                    is_resource_request: true,
+                    verb: resource.verb.as_str().into(),
+                    api_prefix: if resource.group.is_empty() { "api" } else { "apis" },
+                    api_group: &resource.group,
+                    api_version: if resource.version.is_empty() { "*" } else { &resource.version },
+                    namespace: &resource.namespace,
+                    resource: &resource.resource,
+                    subresource: &resource.subresource,
+                    name: resource.name.as_str().into(),
+                    field_selector: raw(&resource.field_selector).into(),
+                    label_selector: raw(&resource.label_selector).into(),
+                    ..RequestInfo::default()
+                }
+            }
+            (None, Some(attributes)) => {
+                path = attributes;
+                RequestInfo { path: &path.path, verb: path.verb.as_str().into(), ..RequestInfo::default() }
+            }
+            (Some(_), Some(_)) => {
+                return Err(invalid(
+                    "spec.nonResourceAttributes",
+                    "Invalid value: cannot be specified in combination with resourceAttributes",
+                ));
+            }
+            (None, None) => {
+                return Err(invalid(
+                    "spec.resourceAttributes",
+                    "Invalid value: exactly one of nonResourceAttributes or resourceAttributes must be specified",
+                ));
+            }
+        };
+        let judged = authorizer.explain(Attributes { user, request: &request }).await;
+        let mut status = json!({"allowed": judged.allowed});
+        if judged.denied {
+            status["denied"] = true.into();
+        }
+        for (field, text) in [("reason", judged.reason), ("evaluationError", judged.error)] {
+            if !text.is_empty() {
+                status[field] = text.into();
+            }
+        }
+        Ok(status)
+    }
+
+    fn rules(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
+        let spec: RulesSpec = self.read(body)?;
+        if spec.namespace.is_empty() {
+            return Err(Status::bad_request("no namespace on request"));
+        }
+        let mut rules = Rules::default();
+        if authorizer.is_privileged(user) {
+            rules.everything();
+        }
+        for mode in &authorizer.modes {
+            match mode {
+                Mode::AlwaysAllow => rules.everything(),
+                Mode::AlwaysDeny => {}
+                Mode::Static(policy) => {
+                    let policy = policy.load();
+                    policy.rules(user, &spec.namespace).for_each(|rule| rules.add(rule));
+                    rules.errors.extend(Some(policy.missing(user, &spec.namespace)).filter(|text| !text.is_empty()));
+                }
+                Mode::Webhook(_) => {
+                    rules.incomplete = true;
+                    rules.errors.push("webhook authorizer does not support user rule resolution".to_owned());
+                }
+            }
+        }
+        Ok(rules.status())
+    }
+}
+
+/// What somebody may, as far as it can be listed.
+#[derive(Default)]
+struct Rules {
+    resources: Vec<Value>,
+    paths: Vec<Value>,
+    incomplete: bool,
+    errors: Vec<String>,
+}
+
+impl Rules {
+    fn add(&mut self, rule: &policy::Rule) {
+        if !rule.resources.is_empty() {
+            let mut told = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+            if !rule.resource_names.is_empty() {
+                told["resourceNames"] = json!(rule.resource_names);
+            }
+            self.resources.push(told);
+        }
+        if !rule.non_resource_urls.is_empty() {
+            self.paths.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        }
+    }
+
+    fn everything(&mut self) {
+        self.resources.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        self.paths.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+    }
+
+    fn status(self) -> Value {
+        let mut status =
+            json!({"resourceRules": self.resources, "nonResourceRules": self.paths, "incomplete": self.incomplete});
+        match &self.errors[..] {
+            [] => {}
+            [one] => status["evaluationError"] = one.as_str().into(),
+            _ => status["evaluationError"] = format!("[{}]", self.errors.join(", ")).into(),
+        }
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authorize::Policy;
+    use crate::process::Published;
+
+    fn user() -> User {
+        User { name: "jane".into(), uid: "7".into(), groups: vec!["devs".into()], ..User::default() }
+    }
+
+    fn chain() -> Authorizer {
+        let head = "apiVersion: rbac.authorization.k8s.io/v1\n";
+        let text = format!(
+            "{head}kind: ClusterRole\nmetadata: {{name: r}}\nrules:\n\
+             - {{apiGroups: [g], resources: [things], verbs: [get], resourceNames: [one]}}\n\
+             - {{nonResourceURLs: [/x], verbs: [get]}}\n---\n\
+             {head}kind: ClusterRoleBinding\nmetadata: {{name: b}}\nroleRef: {{kind: ClusterRole, name: r}}\n\
+             subjects: [{{kind: Group, name: devs}}]\n---\n\
+             {head}kind: ClusterRoleBinding\nmetadata: {{name: c}}\nroleRef: {{kind: ClusterRole, name: gone}}\n\
+             subjects: [{{kind: User, name: jane}}]\n"
+        );
+        let policy = Published::fixed(Policy::parse("p", &text, false).unwrap());
+        Authorizer { modes: vec![Mode::Static(policy)], ..Authorizer::default() }
+    }
+
+    async fn ask(review: SelfReview, spec: Value) -> Result<Value, Status> {
+        review.answer(&chain(), &user(), json!({ "spec": spec }).to_string().as_bytes()).await
+    }
+
+    #[tokio::test]
+    async fn who_am_i() {
+        let mut answer = ask(SelfReview::Subject, json!({})).await.unwrap();
+        let created = answer["metadata"]["creationTimestamp"].take();
+        assert_eq!(created.as_str().map(str::len), Some("2026-01-01T00:00:00Z".len()));
+        assert_eq!(
+            answer,
+            json!({
+                "kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
+                "metadata": {"creationTimestamp": null},
+                "status": {"userInfo": {"username": "jane", "uid": "7", "groups": ["devs"]}},
+            })
+        );
+    }
+
+    #[tokio::test]
+    async fn may_i() {
+        let spec = |verb: &str, name: &str| json!({"resourceAttributes": {"verb": verb, "group": "g", "resource": "things", "name": name}});
+        let answer = ask(SelfReview::Access, spec("get", "one")).await.unwrap();
+        assert_eq!(
+            answer,
+            json!({
+                "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "metadata": {},
+                "spec": spec("get", "one"),
+                "status": {
+                    "allowed": true, "reason": r#"RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "r" to Group "devs""#,
+                },
+            })
+        );
+        let missing = r#"RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found"#;
+        for spec in
+            [spec("get", "two"), spec("list", ""), json!({"nonResourceAttributes": {"path": "/y", "verb": "get"}})]
+        {
+            let answer = ask(SelfReview::Access, spec.clone()).await.unwrap();
+            assert_eq!(answer["status"], json!({"allowed": false, "reason": missing}), "{spec}");
+        }
+        let path = json!({"nonResourceAttributes": {"path": "/x", "verb": "get"}});
+        assert_eq!(ask(SelfReview::Access, path).await.unwrap()["status"]["allowed"], true);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_question() {
+        let both = json!({"resourceAttributes": {}, "nonResourceAttributes": {}});
+        for (review, spec, code) in [
+            (SelfReview::Access, json!({}), 422),
+            (SelfReview::Access, both, 422),
+            (SelfReview::Access, json!({"resourceAttributes": {"verb": 1}}), 400),
+            (SelfReview::Access, json!(7), 400),
+            (SelfReview::Rules, json!({}), 400),
+        ] {
+            let status = ask(review, spec.clone()).await.unwrap_err();
+            assert_eq!(status.code, code, "{spec}: {}", status.message);
+        }
+        for body in ["", "null", "[]", "{", r#"{"kind":"Pod"}"#, r#"{"apiVersion":"authorization.k8s.io/v2"}"#] {
+            let answer = SelfReview::Rules.answer(&chain(), &user(), body.as_bytes()).await;
+            assert_eq!(answer.unwrap_err().code, 400, "{body}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_may_i() {
+        let answer = ask(SelfReview::Rules, json!({"namespace": "default"})).await.unwrap();
+        assert_eq!(
+            answer["status"],
+            json!({
+                "resourceRules": [
+                    {"verbs": ["get"], "apiGroups": ["g"], "resources": ["things"], "resourceNames": ["one"]},
+                ],
+                "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/x"]}],
+                "incomplete": false,
+                "evaluationError": r#"clusterrole.rbac.authorization.k8s.io "gone" not found"#,
+            })
+        );
+        let root = User { groups: vec!["system:masters".into()], ..user() };
+        let body = json!({"spec": {"namespace": "x"}}).to_string();
+        let answer = SelfReview::Rules.answer(&chain(), &root, body.as_bytes()).await.unwrap();
+        assert_eq!(answer["status"]["resourceRules"][0]["verbs"], json!(["*"]));
+    }
+}
