@@ -9,6 +9,7 @@ mod always_allow_paths;
 mod attributes;
 mod authorizer;
 pub mod policy;
+mod review_body;
 mod self_review;
 mod webhook;
 

@@ -228,12 +228,14 @@ async fn questions_about_oneself() {
         (ACCESS, "{}", JSON, 422, "Invalid"),
         (ACCESS, "{", JSON, 400, "BadRequest"),
         (RULES, "{}", JSON, 400, "BadRequest"),
-        (SUBJECT, "k8s\0", "application/vnd.kubernetes.protobuf", 415, "UnsupportedMediaType"),
+        (SUBJECT, "k8s\0\u{b}", "application/vnd.kubernetes.protobuf", 400, "BadRequest"),
+        (SUBJECT, "x", "application/cbor", 415, "UnsupportedMediaType"),
         (SUBJECT, &format!("{{\"metadata\":\"{}\"}}", "x".repeat(300_000)), JSON, 413, "RequestEntityTooLarge"),
     ] {
         ask(path, body, kind).await.refused(code, reason);
     }
     // The sample lets nobody list them, and says so as ever; who may everything learns that it cannot be done.
+    let jane = Client::http1(&world, &gateway, Some(&world.user("jane", &["devs"]))).await;
     jane.get(ACCESS).await.refused(403, "Forbidden");
     let root = Client::http1(&world, &gateway, Some(&world.user("root", &["system:masters"]))).await;
     root.get(ACCESS).await.refused(405, "MethodNotAllowed");

@@ -108,15 +108,6 @@ pub(super) async fn self_review(
         return Err(refuse(Status::method_not_allowed(message)));
     }
     let (head, body) = request.into_parts();
-    let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let kind = text(CONTENT_TYPE).split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let yaml = kind == "application/yaml";
-    if !yaml && !matches!(&*kind, "" | "application/json") {
-        return Err(refuse(Status::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: application/json, \
-             application/yaml",
-        )));
-    }
     let read = tokio::time::timeout(REVIEW_PATIENCE, Limited::new(body, REVIEW_LONGEST).collect()).await;
     let read = read.map_err(|_| refuse(Status::request_timeout("the body did not arrive in time")))?;
     let body = read.map_err(|error| {
@@ -126,12 +117,8 @@ pub(super) async fn self_review(
             refuse(Status::bad_request("the body broke off")).because(error)
         }
     })?;
-    let mut body = body.to_bytes();
-    if yaml {
-        let value: serde_json::Value =
-            serde_saphyr::from_slice(&body).map_err(|_| refuse(Status::bad_request("the body is no YAML")))?;
-        body = value.to_string().into();
-    }
+    let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let body = review.body(kind, &body.to_bytes()).map_err(refuse)?;
     let answer = review.answer(&connection.worker.shared.authorizer, permit.user(), &body).await.map_err(refuse)?;
     let mut response = Response::new(format!("{answer}\n").into());
     *response.status_mut() = StatusCode::CREATED;

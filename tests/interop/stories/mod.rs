@@ -8,6 +8,7 @@ mod failure;
 mod identity;
 mod quickstart;
 mod reading;
+mod standalone;
 mod watching;
 mod writing;
 
@@ -39,7 +40,7 @@ pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
 
 /// Trials of narthex with each kubectl.
 pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
-    [quickstart::THROUGH, failure::WITH_KUBECTL, delegation::WITH_KUBECTL].concat()
+    [quickstart::THROUGH, failure::WITH_KUBECTL, delegation::WITH_KUBECTL, standalone::WITH_KUBECTL].concat()
 }
 
 /// Trials of narthex.
