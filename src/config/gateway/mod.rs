@@ -350,6 +350,18 @@ mod tests {
     }
 
     #[test]
+    fn the_sample_without_a_kube_apiserver_is_understood() {
+        let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/gateway.yaml");
+        let config = read(&["--config", sample], &[]).unwrap();
+        assert_eq!(config.modes, [Mode::Static]);
+        assert_eq!(config.who.drop_groups, ["system:masters"]);
+        let file = |path: &Option<PathBuf>| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path.as_ref().unwrap());
+        crate::authorize::Policy::load(&file(&config.policy_file)).unwrap();
+        let configuration = crate::authenticate::jwt::Configuration::load(&file(&config.who.authentication_config));
+        assert_eq!(configuration.unwrap().issuers.len(), 1);
+    }
+
+    #[test]
     fn the_sample_for_systemd_is_understood() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/systemd/gateway.yaml");
         let config = read(&["--config", file], &[]).unwrap();
