@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body::Body as _;
 use hyper::body::Incoming;
-use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::local;
@@ -19,7 +18,7 @@ use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Accept, Blame, Body, Refusal, hop_by_hop, respond};
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::metrics::{Authentication, DryRun, Known, RequestLabels, Scope, Verb};
-use crate::process::Phase;
+use crate::process::{Phase, within};
 use crate::route::{Place, Route};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -127,7 +126,10 @@ async fn relay(
     // Who asks. From here on no header of the client says who it is.
     let due = if long_running { None } else { due(&query) };
     let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
-    let authenticated = attempt!(in_time(due, authenticating).await);
+    let authenticated = match due {
+        None => authenticating.await,
+        Some(due) => attempt!(in_time(due, Box::pin(authenticating)).await),
+    };
     let metrics = worker.reports.metrics();
     let who = attempt!(authenticated.inspect_err(|nobody| metrics.authenticated(nobody.result(), None)));
     metrics.authenticated(Authentication::Success, Some(&who.name));
@@ -136,7 +138,11 @@ async fn relay(
     let warning = who.warning();
 
     // May they.
-    let permit = attempt!(attempt!(in_time(due, shared.authorizer.authorize(&who, info)).await));
+    let authorizing = shared.authorizer.authorize(&who, info);
+    let permit = attempt!(match due {
+        None => authorizing.await,
+        Some(due) => attempt!(in_time(due, Box::pin(authorizing)).await),
+    });
     let (info, user) = (permit.request(), permit.user());
 
     // Not more at once than we were told.
@@ -286,14 +292,11 @@ fn due(query: &Query<'_>) -> Option<Instant> {
 }
 
 /// A decision that may have to be asked for, if it comes in the client's time.
-async fn in_time<T>(due: Option<Instant>, decision: impl Future<Output = T>) -> Result<T, Refusal> {
-    match due {
-        None => Ok(decision.await),
-        Some(due) => tokio::time::timeout_at(due, decision).await.map_err(|_| {
-            let status = Status::timeout("request did not complete within the allotted timeout");
-            Refusal::new(Blame::Gateway, status).because("nobody said in time who asks, or whether they may")
-        }),
-    }
+async fn in_time<T>(due: Instant, decision: impl Future<Output = T> + Unpin) -> Result<T, Refusal> {
+    within(Some(due), decision).await.ok_or_else(|| {
+        let status = Status::timeout("request did not complete within the allotted timeout");
+        Refusal::new(Blame::Gateway, status).because("nobody said in time who asks, or whether they may")
+    })
 }
 
 /// How long a request may take: what the client asks, what the APIService allows, less for discovery. None when
