@@ -20,6 +20,8 @@ pub(crate) enum Contender {
     Narthex,
     NarthexLogsAll,
     Haproxy,
+    /// With the same headers set and removed as Narthex does.
+    HaproxySameHeaders,
 }
 
 impl Contender {
@@ -28,6 +30,7 @@ impl Contender {
             Contender::Narthex => "narthex",
             Contender::NarthexLogsAll => "narthex, log all",
             Contender::Haproxy => "haproxy",
+            Contender::HaproxySameHeaders => "haproxy, same headers",
         }
     }
 }
@@ -158,8 +161,13 @@ impl World {
         let mut command = Command::new("taskset");
         command.args(["-c", "1"]).stdin(Stdio::null());
         match contender {
-            Contender::Haproxy => {
-                self.write("haproxy.cfg", &haproxy(self.directory(), port, self.backend_port, backend_http1));
+            Contender::Haproxy | Contender::HaproxySameHeaders => {
+                let rules = match contender {
+                    Contender::HaproxySameHeaders => same_headers(&self.token),
+                    _ => "http-request set-header X-Remote-User jane".to_owned(),
+                };
+                let text = haproxy(self.directory(), port, self.backend_port, backend_http1, &rules);
+                self.write("haproxy.cfg", &text);
                 command.args(["haproxy", "-db", "-f", &file("haproxy.cfg")]).stdout(output()).stderr(Stdio::null());
             }
             Contender::Narthex | Contender::NarthexLogsAll => {
@@ -223,7 +231,33 @@ fn wait_for(port: u16, who: &str) {
     panic!("{who} does not listen");
 }
 
-fn haproxy(directory: &Path, port: u16, backend: u16, http1: bool) -> String {
+/// What Narthex does for a request with a bearer token, in HAProxy's words: the token is compared, the identity and
+/// where the request came from are put on, an id goes both ways.
+fn same_headers(token: &str) -> String {
+    let mut rules = format!("http-request deny unless {{ req.hdr(authorization) -m str \"Bearer {token}\" }}\n");
+    for rule in [
+        "request set-var(txn.id) uuid()",
+        "request set-header Audit-Id %[var(txn.id)]",
+        "request set-header X-Forwarded-Host %[req.hdr(host)]",
+        "request set-header X-Forwarded-Proto https",
+        "request set-header X-Forwarded-Uri %[path]",
+        "request del-header x-remote- -m beg",
+        "request del-header cookie",
+        "request set-header X-Remote-User jane",
+        "request set-header X-Remote-Uid 42",
+        "request add-header X-Remote-Group devs",
+        "request add-header X-Remote-Group admins",
+        "request add-header X-Remote-Group system:authenticated",
+        "response del-header set-cookie",
+        "response set-header Audit-Id %[var(txn.id)]",
+        "response set-header X-Content-Type-Options nosniff",
+    ] {
+        let _ = writeln!(rules, "  http-{rule}");
+    }
+    rules
+}
+
+fn haproxy(directory: &Path, port: u16, backend: u16, http1: bool, rules: &str) -> String {
     let directory = directory.display();
     let alpn = if http1 { "http/1.1" } else { "h2" };
     format!(
@@ -231,7 +265,7 @@ fn haproxy(directory: &Path, port: u16, backend: u16, http1: bool) -> String {
          defaults\n  mode http\n  timeout connect 5s\n  timeout client 3600s\n  timeout server 3600s\n  \
          timeout http-keep-alive 3600s\n  option http-keep-alive\n  http-reuse always\n\
          frontend fe\n  bind 127.0.0.1:{port} ssl crt {directory}/server.pem ca-file {directory}/ca.crt verify optional \
-         alpn h2,http/1.1\n  http-request set-header X-Remote-User jane\n  http-request del-header Authorization\n  \
+         alpn h2,http/1.1\n  {rules}\n  http-request del-header Authorization\n  \
          option forwardfor\n  default_backend be\n\
          backend be\n  server s1 127.0.0.1:{backend} ssl crt {directory}/front-proxy.pem ca-file {directory}/ca.crt \
          verify required verifyhost bench.bench.svc sni str(bench.bench.svc) alpn {alpn} pool-max-conn 4096 \
