@@ -16,7 +16,7 @@ const EXTRA: &str = "x-remote-extra-";
 /// proxy's own certificate for the caller.
 #[derive(Clone, Debug)]
 pub struct Stamp {
-    /// Lines of one name stand together.
+    /// User, UID, groups and extras, in this order.
     lines: Vec<(HeaderName, HeaderValue)>,
     /// Names that must not be there.
     absent: Vec<HeaderName>,
@@ -63,10 +63,10 @@ impl Stamp {
     /// `Connection: X-Remote-Group` must not take away what we say.
     pub fn put(&self, headers: &mut HeaderMap) {
         // Authentication has removed what the client sent. This is the last gate: the first line of a name
-        // replaces what may stand there, and what has no line goes.
+        // replaces what may stand there, and what has no line goes. Not so for extras: two keys may have one name.
         let mut before = None;
         for (name, value) in &self.lines {
-            if before == Some(name) {
+            if before == Some(name) || name.as_str().starts_with(EXTRA) {
                 headers.append(name, value.clone());
             } else {
                 headers.insert(name, value.clone());
@@ -117,6 +117,17 @@ mod tests {
                 "x-remote-user: jane",
             ]
         );
+    }
+
+    #[test]
+    fn extras_whose_keys_differ_in_case_are_all_there() {
+        let extra = [("Scope", "one"), ("a", "two"), ("scope", "three")];
+        let extra = extra.map(|(key, value)| (key.to_owned(), vec![value.to_owned()])).into();
+        let mut headers = HeaderMap::new();
+        Stamp::new(&User { extra, ..jane() }, true).unwrap().put(&mut headers);
+        let scopes: Vec<_> = headers.get_all("x-remote-extra-scope").iter().collect();
+        assert_eq!(scopes, ["one", "three"]);
+        assert_eq!(headers["x-remote-extra-a"], "two");
     }
 
     #[test]
