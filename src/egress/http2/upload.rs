@@ -48,12 +48,6 @@ impl Drop for Upload {
     }
 }
 
-impl Pump {
-    fn send(&mut self, data: Bytes, last: bool) -> Result<(), h2::Error> {
-        self.stream.send_data(data, last)
-    }
-}
-
 impl Future for Pump {
     type Output = ();
 
@@ -74,7 +68,7 @@ impl Future for Pump {
                 }
             }
             if let Some((data, last)) = this.waiting.take() {
-                if this.send(data, last).is_err() || last {
+                if this.stream.send_data(data, last).is_err() || last {
                     return Poll::Ready(());
                 }
                 continue;
@@ -87,7 +81,7 @@ impl Future for Pump {
                     return Poll::Ready(());
                 }
                 None => {
-                    let _ = this.send(Bytes::new(), true);
+                    let _ = this.stream.send_data(Bytes::new(), true);
                     return Poll::Ready(());
                 }
             };
@@ -95,7 +89,7 @@ impl Future for Pump {
                 Ok(data) => {
                     let last = this.body.is_end_stream();
                     if data.is_empty() {
-                        if this.send(data, last).is_err() || last {
+                        if this.stream.send_data(data, last).is_err() || last {
                             return Poll::Ready(());
                         }
                     } else {
