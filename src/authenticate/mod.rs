@@ -35,7 +35,7 @@ pub use lookup::{Following, LookupFailure, look_up};
 pub use peer::Peer;
 pub use request_header::{RequestHeaderNames, RequestHeaders};
 pub use token_review::{TokenReviewSettings, TokenReviews};
-pub use tokens::{OnFailure, TokenFile, Tokens};
+pub use tokens::{TokenFile, Tokens};
 
 /// What fuzz targets need to see of our parsers.
 #[doc(hidden)]

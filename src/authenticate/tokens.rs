@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use aws_lc_rs::hmac;
@@ -11,7 +11,7 @@ use aws_lc_rs::rand::SystemRandom;
 
 use super::{AUTHENTICATED, csv, speakable};
 use crate::kubeapi::User;
-use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
+use crate::process::{Followed, FollowedFile, Problem, Problems};
 
 /// Who holds which token.
 ///
@@ -21,10 +21,6 @@ pub struct Tokens {
     key: hmac::Key,
     users: HashMap<[u8; 32], Arc<User>>,
 }
-
-/// Called with what is wrong with the file, once for each new mistake, and with no problems when all is
-/// well again.
-pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
 
 impl Tokens {
     /// Reads a token file; all mistakes at once.
@@ -105,46 +101,18 @@ fn problem(place: &str, line: usize, message: &str) -> Problem {
     Problem::new(format!("{place}:{line}"), message)
 }
 
-/// A token file that was right when it was opened.
-pub struct TokenFile {
-    path: PathBuf,
-    follower: Follower,
-}
+/// A token file, followed.
+pub type TokenFile = FollowedFile<Tokens>;
 
-impl TokenFile {
-    /// Reads the file, as [`Tokens::load`] does.
-    pub fn open(path: &Path) -> Result<(TokenFile, Tokens), Problems> {
-        // Before the first reading, so that no change falls between.
-        let follower = Follower::new([path]);
-        let tokens = Tokens::load(path)?;
-        Ok((TokenFile { path: path.to_owned(), follower }, tokens))
+impl Followed for Tokens {
+    const UNUSABLE: &'static str = "the token file changed and is not usable; the last good tokens stay";
+
+    fn read(path: &Path) -> Result<Tokens, Problems> {
+        Tokens::load(path)
     }
 
-    /// Follows the file until the process ends, and publishes what became of it. While it cannot be read,
-    /// or holds a mistake, the last good tokens stay.
-    pub async fn follow(mut self, publisher: Publisher<Tokens>, on_failure: OnFailure, mut drain: Drain) {
-        let mut told: Option<Problems> = None;
-        loop {
-            tokio::select! {
-                () = self.follower.changed() => {}
-                () = drain.reached(Phase::Ending) => return,
-            }
-            match Tokens::load(&self.path) {
-                Ok(tokens) => {
-                    tracing::info!(file = %self.path.display(), tokens = tokens.len(), "tokens read again");
-                    publisher.publish(Arc::new(tokens));
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
-                }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(%problems, "the token file changed and is not usable; the last good tokens stay");
-                    on_failure(&problems);
-                    told = Some(problems);
-                }
-                Err(_) => {}
-            }
-        }
+    fn tell_read_again(&self, path: &Path) {
+        tracing::info!(file = %path.display(), tokens = self.len(), "tokens read again");
     }
 }
 
@@ -153,7 +121,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::process::{Drain, Published};
+    use crate::process::{Drain, OnFailure, Phase, Published};
 
     #[test]
     fn a_file_as_upstream_takes_it() {

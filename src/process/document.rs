@@ -1,6 +1,9 @@
 //! Files into documents: YAML streams, JSON, and `v1 List`s taken apart.
 
 use std::fmt::Write as _;
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -23,6 +26,35 @@ pub struct Document {
 
 /// Lists inside lists deeper than this are refused.
 const LIST_DEPTH: usize = 4;
+
+/// The text of a file of at most `largest` bytes.
+///
+/// # Errors
+/// When it cannot be read, is larger, or is not UTF-8.
+pub fn text_of(path: &Path, largest: u64) -> Result<String, Problem> {
+    let found = fs::metadata(path).map_err(|error| cannot_be_read(path, &error))?;
+    read_text(path, &found, largest)
+}
+
+/// As [`text_of`], of a file that was `found` already.
+///
+/// # Errors
+/// As [`text_of`].
+pub fn read_text(path: &Path, found: &Metadata, largest: u64) -> Result<String, Problem> {
+    if found.len() > largest {
+        return Err(Problem::new(path.display(), format_args!("larger than {} MiB", largest >> 20)));
+    }
+    let bytes = fs::read(path).map_err(|error| cannot_be_read(path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        Problem::new(path.display(), format_args!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
+    })?;
+    // A byte order mark is no part of the text.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+fn cannot_be_read(path: &Path, error: &io::Error) -> Problem {
+    Problem::new(path.display(), format_args!("cannot be read: {error}"))
+}
 
 /// All documents of `text`, and what is wrong with the others.
 ///

@@ -6,15 +6,17 @@ mod document;
 mod drain;
 mod fields;
 mod follow;
+mod followed_file;
 mod problem;
 mod published;
 mod socket;
 
 pub use deadline::{Deadline, within};
-pub use document::{Document, documents};
+pub use document::{Document, documents, read_text, text_of};
 pub use drain::{Drain, Drainer, Phase};
 pub use fields::Fields;
 pub use follow::{Follower, is_passing};
+pub use followed_file::{Followed, FollowedFile, OnFailure};
 pub use problem::{Problem, Problems};
 pub use published::{Published, Publisher};
 pub use socket::set_up;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::process::{Problem, is_passing};
+use crate::process::{Problem, is_passing, read_text};
 
 /// The manifests of a directory, in the order of their paths.
 pub(super) struct Scan {
@@ -33,7 +33,7 @@ impl Scan {
         for entry in walk(dir) {
             let file = match entry.found {
                 Ok(found) if is_manifest(&entry.path) => {
-                    let text = read(&entry.path, &found);
+                    let text = read_text(&entry.path, &found, LARGEST);
                     ManifestFile {
                         text,
                         modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),
@@ -120,19 +120,6 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
 
 fn is_manifest(path: &Path) -> bool {
     path.extension().is_some_and(|suffix| suffix == "yaml" || suffix == "yml" || suffix == "json")
-}
-
-fn read(path: &Path, found: &Metadata) -> Result<String, Problem> {
-    if found.len() > LARGEST {
-        return Err(Problem::new(path.display(), format_args!("larger than {} MiB", LARGEST >> 20)));
-    }
-    let bytes =
-        fs::read(path).map_err(|error| Problem::new(path.display(), format_args!("cannot be read: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        Problem::new(path.display(), format_args!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
-    })?;
-    // A byte order mark is no part of the text.
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 #[cfg(test)]

@@ -3,11 +3,7 @@
 use rustls::pki_types::UnixTime;
 
 use super::key_pair::{KeyPair, PairFiles};
-use crate::process::{Drain, Follower, Phase, Problem, Problems, Published, Publisher};
-
-/// Called with what went wrong when something that is followed changed for the worse, once for each new
-/// mistake: a counter, a note on the status page. Called with no problems when all is well again.
-pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
+use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 
 /// A pair on disk, as last found good.
 pub struct Identity {

@@ -26,7 +26,7 @@ pub use bundle::Bundle;
 pub use certificate::Facts;
 pub(crate) use certificate::date;
 pub use failure::{Failure, classify};
-pub use identity::{Identity, OnFailure};
+pub use identity::Identity;
 pub use judge::{Judged, Untrusted};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;

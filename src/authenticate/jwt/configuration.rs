@@ -2,13 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use super::url::HttpsUrl;
 use crate::expression::{Expression, Kind, Variable};
 use crate::kubeapi::is_dns_subdomain;
-use crate::process::{Fields, Problem, Problems, documents};
+use crate::process::{Fields, Problem, Problems, documents, text_of};
 use crate::tls::Bundle;
 
 const KIND: &str = "AuthenticationConfiguration";
@@ -78,14 +77,12 @@ pub(super) enum Rule {
 impl Configuration {
     /// Reads the file; all mistakes at once.
     pub fn load(path: &Path) -> Result<Configuration, Problems> {
-        let place = path.display();
-        let cannot = |error| Problem::new(&place, format_args!("cannot be read: {error}"));
-        if fs::metadata(path).map_err(cannot)?.len() > LARGEST {
-            return Err(Problem::new(&place, format_args!("larger than {} MiB", LARGEST >> 20)).into());
-        }
-        let text = String::from_utf8(fs::read(path).map_err(cannot)?)
-            .map_err(|error| Problem::new(&place, format_args!("not UTF-8: {}", error.utf8_error())))?;
-        Configuration::parse(&place.to_string(), &text, path.extension().is_some_and(|suffix| suffix == "json"))
+        let text = text_of(path, LARGEST)?;
+        Configuration::parse(
+            &path.display().to_string(),
+            &text,
+            path.extension().is_some_and(|suffix| suffix == "json"),
+        )
     }
 
     /// Reads the text of such a file; `place` is what problems name.

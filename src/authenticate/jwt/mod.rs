@@ -33,7 +33,7 @@ use super::{AUTHENTICATED, speakable};
 use crate::egress::Resolver;
 use crate::kubeapi::User;
 use crate::observe::metrics::{self, Lookup, Metrics};
-use crate::process::{Drain, Follower, Phase, Problem, Problems, Published, Publisher};
+use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 use crate::review::{DecisionCache, Kept, Limits, Secret};
 
 /// What fuzz targets need to see of our parsers.
@@ -308,7 +308,7 @@ impl Drop for Task {
 impl Following {
     /// Follows the file until the process ends. While it holds a mistake, what was good before stays. Needs a
     /// `LocalSet`.
-    pub async fn run(mut self, resolver: Resolver, on_failure: Box<dyn Fn(&Problems) + Send>, drain: Drain) {
+    pub async fn run(mut self, resolver: Resolver, on_failure: OnFailure, drain: Drain) {
         let mut round = tokio::time::interval(SWEEP);
         let mut tasks: Vec<Task> = Vec::new();
         let start = |tasks: &mut Vec<Task>, keepers: Vec<Keeper>| {

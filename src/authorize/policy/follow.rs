@@ -1,55 +1,22 @@
 //! A policy file that changes while the process lives.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use super::Policy;
-use crate::process::{Drain, Follower, Phase, Problems, Publisher};
+use crate::process::{Followed, FollowedFile, Problems};
 
-/// A policy file that was right when it was opened.
-pub struct PolicyFile {
-    path: PathBuf,
-    follower: Follower,
-}
+/// A policy file, followed.
+pub type PolicyFile = FollowedFile<Policy>;
 
-/// Called with what is wrong with the file, once for each new mistake, and with no problems when all is well
-/// again.
-pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
+impl Followed for Policy {
+    const UNUSABLE: &'static str = "the policy file changed and is not usable; the last good policy stays";
 
-impl PolicyFile {
-    /// Reads the file, as [`Policy::load`] does.
-    pub fn open(path: &Path) -> Result<(PolicyFile, Policy), Problems> {
-        // Before the first reading, so that no change falls between.
-        let follower = Follower::new([path]);
-        let policy = Policy::load(path)?;
-        Ok((PolicyFile { path: path.to_owned(), follower }, policy))
+    fn read(path: &Path) -> Result<Policy, Problems> {
+        Policy::load(path)
     }
 
-    /// Follows the file until the process ends, and publishes what became of it. While it cannot be read, or
-    /// holds a mistake, the last good policy stays.
-    pub async fn follow(mut self, publisher: Publisher<Policy>, on_failure: OnFailure, mut drain: Drain) {
-        let mut told: Option<Problems> = None;
-        loop {
-            tokio::select! {
-                () = self.follower.changed() => {}
-                () = drain.reached(Phase::Ending) => return,
-            }
-            match Policy::load(&self.path) {
-                Ok(policy) => {
-                    policy.tell();
-                    publisher.publish(Arc::new(policy));
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
-                }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(%problems, "the policy file changed and is not usable; the last good policy stays");
-                    on_failure(&problems);
-                    told = Some(problems);
-                }
-                Err(_) => {}
-            }
-        }
+    fn tell_read_again(&self, _path: &Path) {
+        self.tell();
     }
 }
 
@@ -58,7 +25,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::process::Published;
+    use crate::process::{Drain, OnFailure, Phase, Published};
 
     fn policy(user: &str) -> String {
         format!(

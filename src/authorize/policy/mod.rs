@@ -6,7 +6,6 @@ mod read;
 mod rule;
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,8 +14,8 @@ pub use rule::Rule;
 
 use super::Attributes;
 use crate::kubeapi::{Quoted, User};
-use crate::process::{Problem, Problems};
-pub use follow::{OnFailure, PolicyFile};
+use crate::process::{Problem, Problems, text_of};
+pub use follow::PolicyFile;
 
 /// A bigger file is a mistake: every role that ever was would fit into less.
 const LARGEST: u64 = 16 << 20;
@@ -54,14 +53,8 @@ impl Policy {
     /// Reads a policy file: YAML with any number of documents, or JSON when its name ends so. All mistakes at
     /// once.
     pub fn load(path: &Path) -> Result<Policy, Problems> {
-        let place = path.display();
-        let cannot = |error| Problem::new(&place, format_args!("cannot be read: {error}"));
-        if fs::metadata(path).map_err(cannot)?.len() > LARGEST {
-            return Err(Problem::new(&place, format_args!("larger than {} MiB", LARGEST >> 20)).into());
-        }
-        let text = String::from_utf8(fs::read(path).map_err(cannot)?)
-            .map_err(|error| Problem::new(&place, format_args!("not UTF-8: {}", error.utf8_error())))?;
-        Policy::parse(&place.to_string(), &text, path.extension().is_some_and(|suffix| suffix == "json"))
+        let text = text_of(path, LARGEST)?;
+        Policy::parse(&path.display().to_string(), &text, path.extension().is_some_and(|suffix| suffix == "json"))
     }
 
     /// Reads the text of a policy; `place` is what problems name.

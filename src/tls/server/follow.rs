@@ -7,8 +7,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 
 use super::{Announced, InUse, Loaded, Parts, ServingSettings, Trust, protocol};
-use crate::process::{Drain, Follower, Phase, Problems, Published, Publisher};
-use crate::tls::OnFailure;
+use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Published, Publisher};
 use crate::tls::key_pair::PairFiles;
 
 /// The files of the serving side, each as last found good.
