@@ -90,6 +90,11 @@ impl Authenticator {
         }
     }
 
+    /// Which groups nobody brings in, whoever says them.
+    pub fn groups(&self) -> &GroupFilter {
+        &self.settings.groups
+    }
+
     /// How front proxies speak whom `trust` believes.
     fn speech(&self, trust: &Trust) -> Cow<'_, Arc<Speech>> {
         let Some(theirs) = &trust.front_proxies else { return Cow::Borrowed(&self.given) };

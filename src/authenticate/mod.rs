@@ -34,6 +34,7 @@ pub use jwt::Jwt;
 pub use lookup::{Following, LookupFailure, look_up};
 pub use peer::Peer;
 pub use request_header::{RequestHeaderNames, RequestHeaders};
+pub(crate) use speakable::check as check_speakable;
 pub use token_review::{TokenReviewSettings, TokenReviews};
 pub use tokens::{TokenFile, Tokens};
 

@@ -8,7 +8,7 @@ use crate::kubeapi::User;
 /// The name must not be empty: a backend would then ignore the headers and take the front proxy's own
 /// certificate for the caller. Nothing may hold a control character, or begin or end with a space: that
 /// space would be trimmed on the way.
-pub(super) fn check(user: &User) -> Result<(), String> {
+pub(crate) fn check(user: &User) -> Result<(), String> {
     if user.name.is_empty() {
         return Err("the user has no name".to_owned());
     }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AccessReviews, AlwaysAllowPaths, Attributes, Policy};
-use crate::authenticate::Authenticated;
+use super::{AccessReviews, Actor, AlwaysAllowPaths, Attributes, Policy};
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
 use crate::process::Published;
@@ -37,7 +36,7 @@ pub enum Decision {
 }
 
 /// Why a request is not allowed.
-enum No {
+pub(super) enum No {
     /// With the reason for the client, or the empty text.
     Forbidden(String),
     /// Nobody allowed it, and who might have could not be asked or made no sense; with the reason for the log.
@@ -68,7 +67,7 @@ pub struct Authorizer {
     pub modes: Vec<Mode>,
 }
 
-/// This request of this user was judged, and may be. Only [`Authorizer::authorize`] makes one.
+/// This request for this user was judged, and may be. Only [`Authorizer::authorize`] makes one.
 #[derive(Clone, Debug)]
 pub struct Permit<'r> {
     user: Arc<User>,
@@ -89,6 +88,14 @@ impl Mode {
                 }
             }
             Mode::Webhook(reviews) => reviews.decide(attributes).await,
+        }
+    }
+
+    /// Whether it says of each user what they may.
+    fn judges(&self) -> bool {
+        match self {
+            Mode::AlwaysAllow | Mode::AlwaysDeny => false,
+            Mode::Static(_) | Mode::Webhook(_) => true,
         }
     }
 
@@ -115,23 +122,16 @@ impl Default for Authorizer {
 }
 
 impl Authorizer {
-    /// Says whether `who` may do what `request` asks; if so, gives the proof of it.
-    ///
-    /// A request that wants to be taken for somebody else's is refused: no mode can judge that, and
-    /// without a judgement whoever may do anything could do everything.
-    pub async fn authorize<'r>(&self, who: &Authenticated, request: RequestInfo<'r>) -> Result<Permit<'r>, Refusal> {
-        if who.impersonates() {
-            return Err(
-                Refusal::new(Blame::Client, cannot_impersonate(who)).because("impersonation is not judged here")
-            );
-        }
-        let attributes = Attributes { user: who, request: &request };
-        match self.decide(attributes).await {
-            Ok(()) => Ok(Permit { user: who.user().clone(), request }),
+    /// Says whether `actor` may do what `request` asks; if so, gives the proof of it.
+    pub async fn authorize<'r>(&self, actor: &Actor<'_>, request: RequestInfo<'r>) -> Result<Permit<'r>, Refusal> {
+        let user = actor.user();
+        let attributes = Attributes { user, request: &request };
+        match self.decide(attributes, self.modes.iter()).await {
+            Ok(()) => Ok(Permit { user: user.clone(), request }),
             Err(No::Forbidden(reason)) => {
-                let status = Status::forbidden_to(&who.name, &request, &reason);
+                let status = Status::forbidden_to(&user.name, &request, &reason);
                 Err(Refusal::new(Blame::Client, status)
-                    .because(format_args!("not allowed to {:?}: {reason}", who.name)))
+                    .because(format_args!("not allowed to {:?}: {reason}", user.name)))
             }
             Err(No::Unknown(why)) => Err(Refusal::new(Blame::Gateway, could_not_be_asked(&request)).because(why)),
         }
@@ -171,18 +171,29 @@ impl Authorizer {
         judgement
     }
 
+    /// Whether there is a mode that can say who may act as whom. Groups and paths that are always allowed are none.
+    pub(super) fn judges_impersonation(&self) -> bool {
+        self.modes.iter().any(Mode::judges)
+    }
+
+    /// Whether somebody may act as somebody else. `AlwaysAllow` has no say in it: it lets everybody through because
+    /// what stands behind us authorises again, but whom that sees is decided here.
+    pub(super) async fn decide_impersonation(&self, attributes: Attributes<'_>) -> Result<(), No> {
+        self.decide(attributes, self.modes.iter().filter(|mode| !matches!(mode, Mode::AlwaysAllow))).await
+    }
+
     /// Whether a user may everything by being in a group.
     pub fn is_privileged(&self, user: &User) -> bool {
         user.groups.iter().any(|group| self.privileged_groups.contains(group))
     }
 
     /// The chain, as upstream's union: an error counts only when nobody else allows or denies.
-    async fn decide(&self, attributes: Attributes<'_>) -> Result<(), No> {
+    async fn decide(&self, attributes: Attributes<'_>, modes: impl Iterator<Item = &Mode>) -> Result<(), No> {
         if self.is_privileged(attributes.user) || self.always_allow_paths.allow(attributes.request) {
             return Ok(());
         }
         let (mut reasons, mut errors) = (Vec::new(), Vec::new());
-        for mode in &self.modes {
+        for mode in modes {
             match mode.decide(attributes).await {
                 Decision::Allow => return Ok(()),
                 Decision::Deny(reason) => return Err(No::Forbidden(reason)),
@@ -218,34 +229,27 @@ fn could_not_be_asked(request: &RequestInfo<'_>) -> Status {
     Status::internal_error(format_args!("it could not be found out whether {path} is allowed"))
 }
 
-fn cannot_impersonate(user: &User) -> Status {
-    Status::forbidden(format_args!(
-        "User {} cannot impersonate: no authorization mode of this gateway can judge the Impersonate-* headers; leave \
-         them out, or ask the API server directly",
-        crate::kubeapi::Quoted(&user.name)
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use http::Method;
 
     use super::*;
+    use crate::authenticate::Authenticated;
     use crate::kubeapi::{CanonicalPath, Query};
 
     async fn ask(authorizer: &Authorizer, who: &Authenticated, path: &str) -> Result<String, (u16, String)> {
         let path = CanonicalPath::parse(path).unwrap();
         let query = Query::parse("");
         let request = RequestInfo::parse(&Method::GET, &path, &query).unwrap();
-        let permit = authorizer.authorize(who, request).await;
+        let permit = authorizer.authorize(&Actor::oneself(who).unwrap(), request).await;
         permit
             .map(|permit| format!("{} {}", permit.user().name, permit.request().verb))
             .map_err(|refusal| (refusal.status().code, refusal.status().message.clone()))
     }
 
-    fn jane(groups: &[&str], impersonates: bool) -> Authenticated {
+    fn jane(groups: &[&str]) -> Authenticated {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
-        Authenticated::for_test(User { name: "jane".into(), groups, ..User::default() }, impersonates)
+        Authenticated::for_test(User { name: "jane".into(), groups, ..User::default() }, false)
     }
 
     #[tokio::test]
@@ -253,18 +257,18 @@ mod tests {
         let path = "/apis/g/v1/namespaces/x/things/y";
         let chain = |modes: &[Mode]| Authorizer { modes: modes.to_vec(), ..Authorizer::default() };
         for modes in [&[Mode::AlwaysAllow][..], &[Mode::AlwaysDeny, Mode::AlwaysAllow]] {
-            assert_eq!(ask(&chain(modes), &jane(&[], false), path).await, Ok("jane get".to_owned()));
+            assert_eq!(ask(&chain(modes), &jane(&[]), path).await, Ok("jane get".to_owned()));
         }
         let denied = (
             403,
             r#"things.g "y" is forbidden: User "jane" cannot get resource "things" in API group "g" in the namespace "x": Everything is forbidden."#
                 .to_owned(),
         );
-        assert_eq!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[], false), path).await, Err(denied));
-        assert!(ask(&chain(&[]), &jane(&[], false), path).await.is_err());
-        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&["system:masters"], false), path).await.is_ok());
-        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[], false), "/livez").await.is_ok());
-        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[], false), "/version").await.is_err());
+        assert_eq!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[]), path).await, Err(denied));
+        assert!(ask(&chain(&[]), &jane(&[]), path).await.is_err());
+        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&["system:masters"]), path).await.is_ok());
+        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[]), "/livez").await.is_ok());
+        assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[]), "/version").await.is_err());
     }
 
     /// Pitfall 44: that a group may everything can be turned off.
@@ -272,18 +276,6 @@ mod tests {
     async fn no_group_is_privileged_unless_named() {
         let authorizer =
             Authorizer { privileged_groups: Vec::new(), modes: vec![Mode::AlwaysDeny], ..Authorizer::default() };
-        assert!(ask(&authorizer, &jane(&["system:masters"], false), "/version").await.is_err());
-    }
-
-    #[tokio::test]
-    async fn impersonation_is_refused_for_everybody() {
-        for groups in [&[][..], &["system:masters"]] {
-            let (code, message) = ask(&Authorizer::default(), &jane(groups, true), "/livez").await.unwrap_err();
-            assert_eq!(code, 403);
-            assert!(
-                message.starts_with("forbidden: User \"jane\" cannot impersonate: no authorization mode"),
-                "{message}"
-            );
-        }
+        assert!(ask(&authorizer, &jane(&["system:masters"]), "/version").await.is_err());
     }
 }

@@ -25,7 +25,7 @@ async fn both(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> [Client;
 }
 
 /// Every header at the backend that any server could take for somebody's identity, in order of names.
-fn identity(seen: &Seen) -> Vec<String> {
+pub(crate) fn identity(seen: &Seen) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in &seen.headers {
         let canonical = name.as_str().replace('_', "-");
@@ -418,7 +418,7 @@ async fn no_forged_trailer_reaches_a_backend() {
 }
 
 /// Sends `text` on a connection of its own and gives what is answered until the end of the header.
-async fn raw(world: &World, gateway: &Gateway, pair: Option<&Pair>, text: &str) -> String {
+pub(crate) async fn raw(world: &World, gateway: &Gateway, pair: Option<&Pair>, text: &str) -> String {
     let mut stream = connect(world, gateway.address, pair, &["http/1.1"]).await;
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();

@@ -18,6 +18,7 @@ mod forger;
 mod frames;
 mod handshakes;
 mod identity;
+mod impersonation;
 mod issuer;
 mod limits;
 mod load;

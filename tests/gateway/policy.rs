@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use http::Method;
 
 use crate::backend::{Backend, Settings, json};
-use crate::client::{Client, get, request};
+use crate::client::{Client, request};
 use crate::world::{Gateway, Pair, World, eventually, narthex};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
@@ -114,9 +114,6 @@ async fn refusals_are_upstreams_word_for_word() {
          found"
     );
     gateway.said(&["WARN", "ClusterRoleBinding \\\"lost\\\"", "gone"]).await;
-    // Impersonation is nothing that these rules judge.
-    let jane = Client::http2(&world, &gateway, Some(&world.user("jane", &["devs"]))).await;
-    jane.ask(get(THINGS, &[("Impersonate-User", "root")])).await.refused(403, "Forbidden");
 }
 
 #[tokio::test(flavor = "multi_thread")]

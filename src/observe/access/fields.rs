@@ -21,6 +21,10 @@ impl Open {
             line.text("user", user.name.as_bytes(), 256);
             line.number("groups", user.groups.len() as u64);
         }
+        if let Some(user) = &self.impersonated {
+            line.text("as", user.name.as_bytes(), 256);
+            line.number("as_groups", user.groups.len() as u64);
+        }
         if let Some(counted) = self.counted {
             line.word("verb", counted.verb.as_str());
         }

@@ -73,6 +73,7 @@ pub(super) struct Open {
     pub(super) agent: Option<HeaderValue>,
     pub(super) audit_id: Option<HeaderValue>,
     pub(super) user: Option<Arc<User>>,
+    pub(super) impersonated: Option<Arc<User>>,
     pub(super) counted: Option<Counted>,
     pub(super) service: Option<Rc<Service>>,
     pub(super) endpoint: Option<Rc<Endpoint>>,
@@ -115,6 +116,7 @@ impl Worker {
             agent: request.headers().get(USER_AGENT).cloned(),
             audit_id: None,
             user: None,
+            impersonated: None,
             counted: None,
             service: None,
             endpoint: None,
@@ -150,6 +152,11 @@ impl AccessRecord {
     /// Who asks.
     pub fn user(&mut self, user: &Arc<User>) {
         self.0.user = Some(user.clone());
+    }
+
+    /// As whom they act.
+    pub fn impersonated(&mut self, user: &Arc<User>) {
+        self.0.impersonated = Some(user.clone());
     }
 
     /// What is asked for; from now on the request is in flight, or long-running. `known` as for
@@ -378,6 +385,7 @@ mod tests {
         let mut record = world.begin();
         record.audit_id(HeaderValue::from_static("b7f4"));
         record.user(&Arc::new(User { name: "jane".into(), groups: vec!["dev".into()], ..User::default() }));
+        record.impersonated(&Arc::new(User { name: "bob".into(), ..User::default() }));
         record.asks(&watch(), true, |_| Known::Resource);
         record.service(&world.worker.metrics().service("v1.example.narthex.dev"));
         record.endpoint(&world.worker.metrics().endpoint("v1.example.narthex.dev", "10.0.0.1:443"));
@@ -396,6 +404,7 @@ mod tests {
             ("audit", "b7f4"),
             ("client", "192.0.2.1:4711"),
             ("user", "jane"),
+            ("as", "bob"),
             ("verb", "WATCH"),
             ("method", "GET"),
             ("path", "/apis/example.narthex.dev/v1/greetings?watch=1&token=***"),
@@ -407,9 +416,16 @@ mod tests {
         ] {
             assert_eq!(line[key], expected, "{key} of {line}");
         }
-        for (key, expected) in
-            [("groups", 1), ("status", 200), ("dial_us", 7), ("tls_us", 8), ("in", 5), ("out", 7), ("retries", 1)]
-        {
+        for (key, expected) in [
+            ("groups", 1),
+            ("as_groups", 0),
+            ("status", 200),
+            ("dial_us", 7),
+            ("tls_us", 8),
+            ("in", 5),
+            ("out", 7),
+            ("retries", 1),
+        ] {
             assert_eq!(line[key], expected, "{key} of {line}");
         }
         for key in ["time", "admit_us", "headers_us", "body_us", "total_us"] {

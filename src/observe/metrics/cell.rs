@@ -113,6 +113,26 @@ pub(super) static REVIEW_SECONDS: Bounds = seconds!(
     "10" = 10000 / 1,
 );
 
+/// `apiserver_impersonation_attempts_duration_seconds` and its sibling
+/// (k8s.io/apiserver/pkg/endpoints/filters/impersonation/metrics).
+pub(super) static IMPERSONATION_SECONDS: Bounds = seconds!(
+    "0.001" = 1 / 1,
+    "0.002" = 2 / 1,
+    "0.004" = 4 / 1,
+    "0.008" = 8 / 1,
+    "0.016" = 16 / 1,
+    "0.032" = 32 / 1,
+    "0.064" = 64 / 1,
+    "0.128" = 128 / 1,
+    "0.256" = 256 / 1,
+    "0.512" = 512 / 1,
+    "1.024" = 1024 / 1,
+    "2.048" = 2048 / 1,
+    "4.096" = 4096 / 1,
+    "8.192" = 8192 / 1,
+    "16.384" = 16384 / 1,
+);
+
 /// `authentication_token_cache_request_duration_seconds`, which has Prometheus' default buckets.
 pub(super) static TOKEN_SECONDS: Bounds = seconds!(
     "0.005" = 5 / 1,
@@ -232,7 +252,14 @@ mod tests {
 
     #[test]
     fn printed_bounds_are_the_counted_ones() {
-        for bounds in [&REQUEST_SECONDS, &RESPONSE_BYTES, &BACKEND_SECONDS, &REVIEW_SECONDS, &TOKEN_SECONDS] {
+        for bounds in [
+            &REQUEST_SECONDS,
+            &RESPONSE_BYTES,
+            &BACKEND_SECONDS,
+            &REVIEW_SECONDS,
+            &IMPERSONATION_SECONDS,
+            &TOKEN_SECONDS,
+        ] {
             assert_eq!(bounds.upper.len(), bounds.printed.len());
             for (upper, printed) in bounds.upper.iter().zip(bounds.printed) {
                 let printed: f64 = printed.parse().unwrap();

@@ -5,6 +5,7 @@
 
 mod backend;
 mod cell;
+mod impersonation;
 mod labels;
 mod procfs;
 mod render;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 pub use backend::{ConnectionCount, Endpoint, Service};
+pub use impersonation::{Impersonation, Impersonations};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, Known, Protocol, RequestLabels, Retry, Scope, Verb,
 };
@@ -45,6 +47,7 @@ pub struct Metrics {
     certificate_expiry: Family<1>,
     registry_errors: Family<1>,
     reviews: Reviews,
+    impersonations: Impersonations,
 }
 
 /// The state of an APIService's circuit; the number is the metric's value.
@@ -83,6 +86,7 @@ impl Metrics {
             certificate_expiry: Family::default(),
             registry_errors: Family::default(),
             reviews: Reviews::default(),
+            impersonations: Impersonations::default(),
         })
     }
 
@@ -98,6 +102,11 @@ impl Metrics {
     /// What is counted of questions to a control plane.
     pub fn reviews(&self) -> &Reviews {
         &self.reviews
+    }
+
+    /// What is counted of requests to act as somebody else.
+    pub fn impersonations(&self) -> &Impersonations {
+        &self.impersonations
     }
 
     /// A client's TLS handshake failed.

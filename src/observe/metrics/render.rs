@@ -123,6 +123,7 @@ impl Sums {
             text.sample(&[("request_kind", kind)], count);
         }
         metrics.reviews.delegated(text);
+        metrics.impersonations.render(text);
         counter(
             text,
             "apiserver_kube_aggregator_x509_missing_san_total",

@@ -12,7 +12,8 @@ use hyper::body::Incoming;
 
 use super::connection::Connection;
 use super::local;
-use crate::authorize::SelfReview;
+use crate::authenticate::Authenticated;
+use crate::authorize::{Actor, SelfReview};
 use crate::forward::{Origin, Outbound, send};
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Accept, Blame, Body, Refusal, hop_by_hop, respond};
@@ -137,8 +138,17 @@ async fn relay(
     connection.let_in();
     let warning = who.warning();
 
+    // As whom.
+    let actor = match Actor::oneself(&who) {
+        Some(actor) => actor,
+        None => attempt!(Box::pin(impersonate(connection, &who, request.headers_mut(), &info, due)).await),
+    };
+    if let Some(impersonated) = actor.impersonated() {
+        record.impersonated(&impersonated.user);
+    }
+
     // May they.
-    let authorizing = shared.authorizer.authorize(&who, info);
+    let authorizing = shared.authorizer.authorize(&actor, info);
     let permit = attempt!(match due {
         None => authorizing.await,
         Some(due) => attempt!(in_time(due, Box::pin(authorizing)).await),
@@ -188,6 +198,23 @@ async fn relay(
         local::seal_openapi(&mut response, uri.query());
     }
     Ok(warned(response, warning))
+}
+
+/// Somebody else, if `who` may act as them. Here and not on every request's way: few ask for it.
+async fn impersonate<'w>(
+    connection: &Connection,
+    who: &'w Authenticated,
+    headers: &mut HeaderMap,
+    info: &RequestInfo<'_>,
+    due: Option<Instant>,
+) -> Result<Actor<'w>, Refusal> {
+    let shared = &*connection.worker.shared;
+    let groups = shared.authenticator.groups();
+    let impersonating = shared.impersonator.impersonate(&shared.authorizer, groups, who, headers, info);
+    match due {
+        None => impersonating.await,
+        Some(due) => in_time(due, Box::pin(impersonating)).await?,
+    }
 }
 
 fn warned(mut response: Response<Body>, warning: Option<&'static str>) -> Response<Body> {

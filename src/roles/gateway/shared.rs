@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::authenticate::Authenticator;
-use crate::authorize::Authorizer;
+use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::report::Reports;
 use crate::discovery::Documents;
 use crate::message::ErrorFormat;
@@ -20,6 +20,7 @@ pub(super) struct Shared {
     pub(super) serving: ServingReaders,
     pub(super) authenticator: Authenticator,
     pub(super) authorizer: Authorizer,
+    pub(super) impersonator: Impersonator,
     pub(super) table: Published<Table>,
     pub(super) documents: Published<Documents>,
     pub(super) openapi: Published<Index>,

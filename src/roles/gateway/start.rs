@@ -13,6 +13,7 @@ use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
 use super::{settings, status};
 use crate::authenticate::{Authenticator, GroupFilter};
+use crate::authorize::Impersonator;
 use crate::availability::Board;
 use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
@@ -132,6 +133,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             anonymous: config.who.anonymous,
         }),
         authorizer: settings::authorizer(config, policy.as_ref(), delegation.access_reviews.as_ref()),
+        impersonator: Impersonator::new(&metrics),
         serving: serving_readers,
         reports: Reports::new(view, drain.clone()),
         table,

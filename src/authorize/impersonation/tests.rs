@@ -1,0 +1,428 @@
+use http::{HeaderName, HeaderValue, Method};
+
+use super::*;
+use crate::authorize::{Mode, Policy};
+use crate::kubeapi::{CanonicalPath, Query};
+use crate::process::Published;
+
+const PODS: &str = "/api/v1/namespaces/ns/pods";
+
+struct World {
+    authorizer: Authorizer,
+    impersonator: Impersonator,
+    groups: GroupFilter,
+    metrics: Arc<Metrics>,
+}
+
+/// Somebody else, and what allowed it; or the code and the message of the refusal.
+type Outcome = Result<(User, Option<&'static str>), (u16, String)>;
+
+impl World {
+    /// `rules` are lines of `who: {a rule}`, for every namespace.
+    fn new(rules: &[(&str, &str)]) -> World {
+        let mut text = String::new();
+        for (number, (user, rule)) in rules.iter().enumerate() {
+            text += &format!(
+                "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: r{number}}}\n\
+                 rules: [{rule}]\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\n\
+                 metadata: {{name: b{number}}}\nroleRef: {{kind: ClusterRole, name: r{number}}}\n\
+                 subjects: [{{kind: User, name: '{user}'}}]\n"
+            );
+        }
+        let policy = Policy::parse("policy.yaml", &text, false).unwrap();
+        World::of(vec![Mode::Static(Published::new(policy).1)])
+    }
+
+    fn of(modes: Vec<Mode>) -> World {
+        let metrics = Metrics::new();
+        World {
+            authorizer: Authorizer { modes, ..Authorizer::default() },
+            impersonator: Impersonator::new(&metrics),
+            groups: GroupFilter::default(),
+            metrics,
+        }
+    }
+
+    async fn try_as(&self, who: &User, path: &str, lines: &[(&str, &str)]) -> Outcome {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            let name = HeaderName::from_bytes(format!("impersonate-{name}").as_bytes()).unwrap();
+            headers.append(name, HeaderValue::from_str(value).unwrap());
+        }
+        let who = Authenticated::for_test(who.clone(), true);
+        let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(""));
+        let request = RequestInfo::parse(&Method::GET, &path, &query).unwrap();
+        let judged = self.impersonator.impersonate(&self.authorizer, &self.groups, &who, &mut headers, &request).await;
+        let actor = judged.map_err(|refusal| (refusal.status().code, refusal.status().message.clone()))?;
+        assert!(headers.is_empty(), "{headers:?}");
+        assert!(Arc::ptr_eq(actor.authenticated().user(), who.user()));
+        Ok((User::clone(actor.user()), actor.impersonated().and_then(|it| it.constraint)))
+    }
+
+    async fn jane(&self, lines: &[(&str, &str)]) -> Outcome {
+        self.try_as(&named("jane"), PODS, lines).await
+    }
+
+    fn count(&self, sample: &str) -> u64 {
+        let text = self.metrics.render(crate::observe::metrics::Format::Classic);
+        let line = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        line.map_or(0, |value| value.parse().unwrap())
+    }
+}
+
+fn named(name: &str) -> User {
+    User { name: name.to_owned(), ..User::default() }
+}
+
+fn with_groups(name: &str, groups: &[&str]) -> User {
+    User { groups: groups.iter().map(|group| (*group).to_owned()).collect(), ..named(name) }
+}
+
+fn no(message: &str) -> Outcome {
+    Err((403, message.to_owned()))
+}
+
+/// The rights of the old way to all of somebody.
+const LEGACY: &[(&str, &str)] = &[
+    (
+        "jane",
+        "{verbs: [impersonate], apiGroups: [''], resources: [users], resourceNames: [bob, 'system:anonymous', 'system:node:a']}",
+    ),
+    ("jane", "{verbs: [impersonate], apiGroups: [''], resources: [serviceaccounts], resourceNames: [robot]}"),
+    (
+        "jane",
+        "{verbs: [impersonate], apiGroups: [''], resources: [groups], resourceNames: [a, b, 'system:unauthenticated', 'system:masters', '']}",
+    ),
+    ("jane", "{verbs: [impersonate], apiGroups: [authentication.k8s.io], resources: [uids], resourceNames: ['7']}"),
+    (
+        "jane",
+        "{verbs: [impersonate], apiGroups: [authentication.k8s.io], resources: [userextras/scopes, userextras/a.b/c], resourceNames: [x, 'y']}",
+    ),
+];
+
+#[tokio::test]
+async fn the_old_way_asks_for_every_part_and_adds_the_groups_that_belong() {
+    let world = World::new(LEGACY);
+    let all =
+        &[("user", "bob"), ("uid", "7"), ("group", "b"), ("group", "a"), ("extra-Scopes", "x"), ("extra-scopes", "y")];
+    let mut bob = with_groups("bob", &["b", "a", "system:authenticated"]);
+    bob.uid = "7".into();
+    bob.extra = [("scopes".to_owned(), vec!["x".to_owned(), "y".to_owned()])].into();
+    assert_eq!(world.jane(all).await, Ok((bob, None)));
+    for (lines, expected) in [
+        (&[("user", "bob")][..], with_groups("bob", &["system:authenticated"])),
+        (&[("user", "bob"), ("group", "system:unauthenticated")], with_groups("bob", &["system:unauthenticated"])),
+        (
+            &[("user", "bob"), ("group", "system:masters")],
+            with_groups("bob", &["system:masters", "system:authenticated"]),
+        ),
+        (&[("user", "bob"), ("group", "")], with_groups("bob", &["", "system:authenticated"])),
+        (&[("user", "system:anonymous")], with_groups("system:anonymous", &["system:unauthenticated"])),
+        (
+            &[("user", "system:anonymous"), ("group", "a")],
+            with_groups("system:anonymous", &["a", "system:unauthenticated"]),
+        ),
+        (&[("user", "system:node:a")], with_groups("system:node:a", &["system:authenticated"])),
+        (
+            &[("user", "system:serviceaccount:ns:robot")],
+            with_groups(
+                "system:serviceaccount:ns:robot",
+                &["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"],
+            ),
+        ),
+        (
+            &[("user", "system:serviceaccount:ns:robot"), ("group", "a")],
+            with_groups("system:serviceaccount:ns:robot", &["a", "system:authenticated"]),
+        ),
+    ] {
+        assert_eq!(world.jane(lines).await, Ok((expected, None)), "{lines:?}");
+    }
+    assert_eq!(world.count("apiserver_impersonation_attempts_total{decision=\"allowed\",mode=\"legacy\"}"), 10);
+}
+
+/// The first no is told: of the way that worked last, else of the first way there is.
+#[tokio::test]
+async fn what_is_not_allowed_is_refused_in_upstream_s_words() {
+    let world = World::new(LEGACY);
+    let on = no(
+        r#"pods is forbidden: User "jane" cannot impersonate-on:user-info:list resource "pods" in API group "" in the namespace "ns""#,
+    );
+    assert_eq!(world.jane(&[("user", "eve")]).await, on);
+    assert_eq!(
+        world.try_as(&named("jane"), "/metrics", &[("user", "eve")]).await,
+        no(r#"forbidden: User "jane" cannot impersonate-on:user-info:get path "/metrics""#)
+    );
+    assert_eq!(
+        world.jane(&[("user", "system:serviceaccount:ns:other")]).await,
+        no(
+            r#"pods is forbidden: User "jane" cannot impersonate-on:serviceaccount:list resource "pods" in API group "" in the namespace "ns""#
+        )
+    );
+    assert_eq!(
+        world.jane(&[("user", "system:node:b")]).await,
+        no(
+            r#"pods is forbidden: User "jane" cannot impersonate-on:arbitrary-node:list resource "pods" in API group "" in the namespace "ns""#
+        )
+    );
+    assert_eq!(
+        world.jane(&[("user", "system:node:b"), ("uid", "1")]).await,
+        no(
+            r#"users "system:node:b" is forbidden: User "jane" cannot impersonate resource "users" in API group "" at the cluster scope"#
+        )
+    );
+    assert!(world.jane(&[("user", "bob")]).await.is_ok());
+    for (lines, message) in [
+        (
+            &[("user", "eve")][..],
+            r#"users "eve" is forbidden: User "jane" cannot impersonate resource "users" in API group "" at the cluster scope"#,
+        ),
+        (
+            &[("user", "bob"), ("uid", "8"), ("group", "nope"), ("extra-scopes", "z")],
+            r#"uids.authentication.k8s.io "8" is forbidden: User "jane" cannot impersonate resource "uids" in API group "authentication.k8s.io" at the cluster scope"#,
+        ),
+        (
+            &[("user", "bob"), ("group", "a"), ("group", "nope"), ("extra-scopes", "z")],
+            r#"groups "nope" is forbidden: User "jane" cannot impersonate resource "groups" in API group "" at the cluster scope"#,
+        ),
+        (
+            &[("user", "bob"), ("extra-a.b%2fc", "x"), ("extra-scopes", "z")],
+            r#"userextras.authentication.k8s.io "z" is forbidden: User "jane" cannot impersonate resource "userextras/scopes" in API group "authentication.k8s.io" at the cluster scope"#,
+        ),
+        (
+            &[("user", "system:serviceaccount:ns:other")],
+            r#"serviceaccounts "other" is forbidden: User "jane" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "ns""#,
+        ),
+    ] {
+        assert_eq!(world.jane(lines).await, no(message), "{lines:?}");
+    }
+    assert_eq!(world.try_as(&named("eve"), PODS, &[("user", "bob")]).await, {
+        let Err((code, message)) = on.clone() else { unreachable!() };
+        Err((code, message.replace("jane", "eve")))
+    });
+    assert_eq!(world.count("apiserver_impersonation_attempts_total{decision=\"denied\",mode=\"\"}"), 11);
+}
+
+const CONSTRAINED: &[(&str, &str)] = &[
+    (
+        "jane",
+        "{verbs: ['impersonate-on:user-info:list', 'impersonate-on:serviceaccount:list', 'impersonate-on:arbitrary-node:list'], apiGroups: [''], resources: [pods]}",
+    ),
+    (
+        "jane",
+        "{verbs: ['impersonate:user-info'], apiGroups: [authentication.k8s.io], resources: [users], resourceNames: [bob, 'system:anonymous']}",
+    ),
+    (
+        "jane",
+        "{verbs: ['impersonate:user-info'], apiGroups: [authentication.k8s.io], resources: [groups], resourceNames: [a, b, c, '', 'system:masters']}",
+    ),
+    (
+        "jane",
+        "{verbs: ['impersonate:user-info'], apiGroups: [authentication.k8s.io], resources: [userextras/a.b/c, userextras/scopes], resourceNames: [x]}",
+    ),
+    (
+        "jane",
+        "{verbs: ['impersonate:serviceaccount'], apiGroups: [authentication.k8s.io], resources: [serviceaccounts]}",
+    ),
+    ("jane", "{verbs: ['impersonate:arbitrary-node'], apiGroups: [authentication.k8s.io], resources: [nodes]}"),
+    ("all", "{verbs: ['*'], apiGroups: [''], resources: [pods]}"),
+    ("all", "{verbs: ['impersonate:user-info'], apiGroups: [authentication.k8s.io], resources: [users]}"),
+    (
+        "all",
+        "{verbs: ['impersonate:user-info'], apiGroups: [authentication.k8s.io], resources: [groups, userextras/*], resourceNames: ['*']}",
+    ),
+];
+
+#[tokio::test]
+async fn constrained_ways_allow_some_requests_only() {
+    let world = World::new(CONSTRAINED);
+    for (lines, expected, constraint) in [
+        (&[("user", "bob")][..], with_groups("bob", &["system:authenticated"]), "impersonate:user-info"),
+        (
+            &[("user", "bob"), ("group", "a"), ("extra-a.b%2fc", "x")],
+            User {
+                extra: [("a.b/c".to_owned(), vec!["x".to_owned()])].into(),
+                ..with_groups("bob", &["a", "system:authenticated"])
+            },
+            "impersonate:user-info",
+        ),
+        (
+            &[("user", "system:anonymous")],
+            with_groups("system:anonymous", &["system:unauthenticated"]),
+            "impersonate:user-info",
+        ),
+        (
+            &[("user", "system:serviceaccount:ns:robot")],
+            with_groups(
+                "system:serviceaccount:ns:robot",
+                &["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"],
+            ),
+            "impersonate:serviceaccount",
+        ),
+        (
+            &[("user", "system:node:a")],
+            with_groups("system:node:a", &["system:nodes", "system:authenticated"]),
+            "impersonate:arbitrary-node",
+        ),
+    ] {
+        assert_eq!(world.jane(lines).await, Ok((expected, Some(constraint))), "{lines:?}");
+    }
+    let user = r#"in API group "authentication.k8s.io" at the cluster scope"#;
+    for (lines, message) in [
+        (
+            &[("user", "eve")][..],
+            format!(
+                r#"users.authentication.k8s.io "eve" is forbidden: User "jane" cannot impersonate:user-info resource "users" {user}"#
+            ),
+        ),
+        (
+            &[("user", "bob"), ("uid", "1")],
+            format!(
+                r#"uids.authentication.k8s.io "1" is forbidden: User "jane" cannot impersonate:user-info resource "uids" {user}"#
+            ),
+        ),
+        (
+            &[("user", "bob"), ("group", "nope")],
+            format!(
+                r#"groups.authentication.k8s.io "nope" is forbidden: User "jane" cannot impersonate:user-info resource "groups" {user}"#
+            ),
+        ),
+        (
+            &[("user", "bob"), ("group", "")],
+            format!(
+                r#"groups.authentication.k8s.io is forbidden: User "jane" cannot impersonate:user-info resource "groups" {user}: impersonating the empty string group is not allowed"#
+            ),
+        ),
+        (
+            &[("user", "bob"), ("group", "system:masters")],
+            format!(
+                r#"groups.authentication.k8s.io "system:masters" is forbidden: User "jane" cannot impersonate:user-info resource "groups" {user}: impersonating the system:masters group is not allowed"#
+            ),
+        ),
+        (
+            &[("user", "bob"), ("extra-scopes", "x")],
+            format!(
+                r#"userextras.authentication.k8s.io is forbidden: User "jane" cannot impersonate:user-info resource "userextras" {user}: impersonating an invalid key in extra is not allowed: extra.key: Invalid value: "scopes": must be a domain-prefixed path (such as "acme.io/foo")"#
+            ),
+        ),
+        // Four of something: all at once may be asked for, but then each.
+        (
+            &[("user", "bob"), ("group", "a"), ("group", "b"), ("group", "c"), ("group", "d")],
+            format!(
+                r#"groups.authentication.k8s.io "d" is forbidden: User "jane" cannot impersonate:user-info resource "groups" {user}"#
+            ),
+        ),
+    ] {
+        // Whoever did so last in another way is told of that first.
+        let world = World::new(CONSTRAINED);
+        assert_eq!(world.jane(lines).await, no(&message), "{lines:?}");
+    }
+    let list = world.try_as(&named("jane"), "/api/v1/namespaces/ns/pods/x", &[("user", "bob")]).await;
+    // Arbitrary nodes were last; that is no way to bob.
+    assert_eq!(
+        list,
+        no(
+            r#"pods "x" is forbidden: User "jane" cannot impersonate-on:user-info:get resource "pods" in API group "" in the namespace "ns""#
+        )
+    );
+    // From four of something on, a right to all of it is asked for first.
+    for (groups, values, allowed) in [(20, 4, true), (3, 4, false), (20, 3, false), (4, 0, true)] {
+        let mut lines = vec![("user", "bob")];
+        lines.extend((0..groups).map(|_| ("group", "any")));
+        lines.extend((0..values).map(|_| ("extra-x.y%2fz", "any")));
+        let judged = world.try_as(&named("all"), PODS, &lines).await;
+        assert_eq!(judged.is_ok(), allowed, "{groups} {values}: {judged:?}");
+    }
+}
+
+/// A service account on a node may be allowed to act as that node, wherever it runs.
+#[tokio::test]
+async fn a_pod_may_act_as_its_own_node() {
+    let robot = "system:serviceaccount:ns:robot";
+    let world = World::new(&[
+        (robot, "{verbs: ['impersonate-on:associated-node:list'], apiGroups: [''], resources: [pods]}"),
+        (robot, "{verbs: ['impersonate:associated-node'], apiGroups: [authentication.k8s.io], resources: [nodes]}"),
+    ]);
+    let on = |node: &str| User {
+        extra: [("authentication.kubernetes.io/node-name".to_owned(), vec![node.to_owned()])].into(),
+        ..named(robot)
+    };
+    for node in ["a", "b"] {
+        let wanted = format!("system:node:{node}");
+        let expected = with_groups(&wanted, &["system:nodes", "system:authenticated"]);
+        assert_eq!(
+            world.try_as(&on(node), PODS, &[("user", &wanted)]).await,
+            Ok((expected, Some("impersonate:associated-node")))
+        );
+    }
+    let other = world.try_as(&on("a"), PODS, &[("user", "system:node:b")]).await.unwrap_err();
+    assert!(other.1.contains("cannot impersonate-on:arbitrary-node:list"), "{other:?}");
+    let named_nodes = World::new(&[
+        (robot, "{verbs: ['impersonate-on:associated-node:list'], apiGroups: [''], resources: [pods]}"),
+        (
+            robot,
+            "{verbs: ['impersonate:associated-node'], apiGroups: [authentication.k8s.io], resources: [nodes], resourceNames: [a]}",
+        ),
+    ]);
+    assert_eq!(
+        named_nodes.try_as(&on("a"), PODS, &[("user", "system:node:a")]).await,
+        no(&format!(
+            r#"nodes.authentication.k8s.io "*" is forbidden: User "{robot}" cannot impersonate:associated-node resource "nodes" in API group "authentication.k8s.io" at the cluster scope"#
+        ))
+    );
+}
+
+/// A right of the old way alone costs, once used, no question about the new ones.
+#[tokio::test]
+async fn the_way_that_worked_last_is_tried_first() {
+    let world = World::new(LEGACY);
+    let asked = |mode: &str, decision: &str| {
+        world.count(&format!(
+            "apiserver_impersonation_authorization_attempts_total{{decision=\"{decision}\",mode=\"{mode}\"}}"
+        ))
+    };
+    for _ in 0..3 {
+        assert!(world.jane(&[("user", "bob")]).await.is_ok());
+    }
+    assert_eq!((asked("legacy", "allowed"), asked("user-info", "denied")), (3, 1));
+}
+
+#[tokio::test]
+async fn who_names_nobody_stays_who_they_are() {
+    let world = World::new(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
+    for lines in [&[("user", "")][..], &[("uid", "")], &[("anything", "x")]] {
+        assert_eq!(world.jane(lines).await, Ok((named("jane"), None)), "{lines:?}");
+    }
+    assert_eq!(world.jane(&[("group", "a")]).await.unwrap_err().0, 400);
+}
+
+/// Neither a mode that lets everybody through nor a group or path that needs no permission may decide this.
+#[tokio::test]
+async fn only_a_mode_that_judges_lets_anybody_be_somebody_else() {
+    let root = with_groups("root", &["system:masters"]);
+    for modes in [vec![], vec![Mode::AlwaysAllow], vec![Mode::AlwaysDeny], vec![Mode::AlwaysDeny, Mode::AlwaysAllow]] {
+        let world = World::of(modes);
+        for path in [PODS, "/healthz"] {
+            for lines in [&[("user", "bob")][..], &[("group", "a")], &[("user", "")]] {
+                let (code, message) = world.try_as(&root, path, lines).await.unwrap_err();
+                assert_eq!(code, 403);
+                let expected = "forbidden: User \"root\" cannot impersonate: no authorization mode";
+                assert!(message.starts_with(expected), "{message}");
+            }
+        }
+    }
+    let mut world = World::new(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
+    world.authorizer.modes.push(Mode::AlwaysAllow);
+    assert_eq!(world.jane(&[("user", "bob")]).await.unwrap_err().0, 403, "AlwaysAllow has no say");
+    assert_eq!(world.try_as(&named("jane"), "/healthz", &[("user", "bob")]).await.unwrap_err().0, 403);
+    // As upstream: whoever may everything may this, where somebody judges.
+    assert!(world.try_as(&root, PODS, &[("user", "bob"), ("group", "x")]).await.is_ok());
+}
+
+#[tokio::test]
+async fn groups_that_nobody_brings_in_are_dropped_after_they_were_judged() {
+    let mut world = World::new(LEGACY);
+    world.groups = GroupFilter::new(&[], &["system:masters", "b"]);
+    let lines = &[("user", "bob"), ("group", "system:masters"), ("group", "a"), ("group", "b")];
+    assert_eq!(world.jane(lines).await.unwrap().0, with_groups("bob", &["a", "system:authenticated"]));
+    assert_eq!(world.jane(&[("user", "bob"), ("group", "nope")]).await.unwrap_err().0, 403);
+}

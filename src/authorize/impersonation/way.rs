@@ -1,0 +1,119 @@
+//! The ways of impersonating, and whom each is for.
+
+use crate::kubeapi::{User, is_dns_subdomain};
+
+/// Where the node of a service account's pod stands in its extra.
+const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
+/// One way, in upstream's order (`allImpersonationModes` in `mode.go`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A service account acts as the node that its pod runs on.
+    AssociatedNode,
+    /// As any node.
+    ArbitraryNode,
+    /// As a service account.
+    ServiceAccount,
+    /// As whoever is neither.
+    UserInfo,
+    /// As anybody, by the right to `impersonate` that there was before.
+    Legacy,
+}
+
+impl Way {
+    pub(super) const ALL: [Way; 5] =
+        [Way::AssociatedNode, Way::ArbitraryNode, Way::ServiceAccount, Way::UserInfo, Way::Legacy];
+
+    /// As metrics name it.
+    pub(super) fn name(self) -> &'static str {
+        ["associated-node", "arbitrary-node", "serviceaccount", "user-info", "legacy"][self as usize]
+    }
+
+    /// The verb that is asked about; the same word is what audit calls the constraint.
+    pub(super) fn verb(self) -> &'static str {
+        self.constraint().unwrap_or("impersonate")
+    }
+
+    /// The verb, if the right to it holds only for some requests.
+    pub(super) fn constraint(self) -> Option<&'static str> {
+        Some(match self {
+            Way::AssociatedNode => "impersonate:associated-node",
+            Way::ArbitraryNode => "impersonate:arbitrary-node",
+            Way::ServiceAccount => "impersonate:serviceaccount",
+            Way::UserInfo => "impersonate:user-info",
+            Way::Legacy => return None,
+        })
+    }
+
+    /// Whether it is a way from `who` to `wanted` at all.
+    pub(super) fn leads(self, who: &User, wanted: &User) -> bool {
+        let name_alone = || wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
+        match self {
+            Way::AssociatedNode => name_alone() && is_on_node(who, &wanted.name),
+            Way::ArbitraryNode => name_alone() && node(&wanted.name).is_some(),
+            Way::ServiceAccount => name_alone() && service_account(&wanted.name).is_some(),
+            Way::UserInfo => node(&wanted.name).is_none() && service_account(&wanted.name).is_none(),
+            Way::Legacy => true,
+        }
+    }
+}
+
+/// The node whose user this is.
+pub(super) fn node(user: &str) -> Option<&str> {
+    user.strip_prefix("system:node:").filter(|name| is_dns_subdomain(name))
+}
+
+/// Namespace and name of the service account whose user this is (`SplitUsername` in
+/// `k8s.io/apiserver/pkg/authentication/serviceaccount`).
+pub(super) fn service_account(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let is_label = namespace.len() <= 63 && !namespace.contains('.') && is_dns_subdomain(namespace);
+    (is_label && is_dns_subdomain(name)).then_some((namespace, name))
+}
+
+fn is_on_node(who: &User, wanted: &str) -> bool {
+    let Some(wanted) = node(wanted) else { return false };
+    let on = who.extra.get(NODE_NAME).map(Vec::as_slice);
+    service_account(&who.name).is_some() && matches!(on, Some([on]) if on == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ways(who: &User, wanted: &User) -> Vec<Way> {
+        Way::ALL.into_iter().filter(|way| way.leads(who, wanted)).collect()
+    }
+
+    #[test]
+    fn whom_each_way_is_for() {
+        let named = |name: &str| User { name: name.to_owned(), ..User::default() };
+        let (jane, node_a) = (named("jane"), named("system:node:a"));
+        let extra = |nodes: &[&str]| [(NODE_NAME.to_owned(), nodes.iter().map(|it| (*it).to_owned()).collect())].into();
+        let robot = |nodes: &[&str]| User { extra: extra(nodes), ..named("system:serviceaccount:default:robot") };
+        assert_eq!(ways(&robot(&["a"]), &node_a), [Way::AssociatedNode, Way::ArbitraryNode, Way::Legacy]);
+        for who in
+            [&robot(&["b"]), &robot(&["a", "a"]), &robot(&[]), &jane, &User { extra: extra(&["a"]), ..jane.clone() }]
+        {
+            assert_eq!(ways(who, &node_a), [Way::ArbitraryNode, Way::Legacy], "{who:?}");
+        }
+        assert_eq!(ways(&jane, &robot(&[])), [Way::Legacy], "an extra comes with it");
+        let robot = named("system:serviceaccount:default:robot");
+        assert_eq!(ways(&jane, &robot), [Way::ServiceAccount, Way::Legacy]);
+        for more in [
+            User { uid: "1".into(), ..robot.clone() },
+            User { groups: vec![String::new()], ..robot.clone() },
+            User { groups: vec!["a".into()], ..node_a.clone() },
+        ] {
+            assert_eq!(ways(&jane, &more), [Way::Legacy], "{more:?}");
+        }
+        for other in ["bob", "system:node:", "system:node:A_", "system:serviceaccount:a", "system:serviceaccount:a:b:c"]
+        {
+            assert_eq!(ways(&jane, &named(other)), [Way::UserInfo, Way::Legacy], "{other}");
+        }
+        for other in ["system:serviceaccount:a.b:c", "system:serviceaccount::c", "system:serviceaccount:a:"] {
+            assert_eq!(service_account(other), None, "{other}");
+        }
+        assert_eq!(service_account("system:serviceaccount:a:b.c"), Some(("a", "b.c")));
+    }
+}

@@ -1,0 +1,102 @@
+//! What is counted of requests to act as somebody else (`filters/impersonation/metrics` in k8s.io/apiserver).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::cell::{Counted, Histogram, IMPERSONATION_SECONDS};
+use super::text::{Kind, Text};
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Impersonation {
+    /// Whether a request may act as somebody else.
+    Attempt,
+    /// One of the questions that it took.
+    Question,
+}
+
+/// Counters of impersonation: by the way in which it was allowed, and by what was decided.
+#[derive(Default)]
+pub struct Impersonations([Mutex<BTreeMap<(&'static str, bool), Histogram>>; 2]);
+
+const FAMILIES: [(&str, &str, &str, &str); 2] = [
+    (
+        "apiserver_impersonation_attempts_duration_seconds",
+        "[ALPHA] Latency of impersonation attempts in seconds split by mode and decision.",
+        "apiserver_impersonation_attempts_total",
+        "[ALPHA] Total number of impersonation attempts split by mode and decision.",
+    ),
+    (
+        "apiserver_impersonation_authorization_attempts_duration_seconds",
+        "[ALPHA] Latency of authorization checks made by the impersonation handler in seconds split by mode and decision.",
+        "apiserver_impersonation_authorization_attempts_total",
+        "[ALPHA] Total number of authorization checks made by the impersonation handler split by mode and decision.",
+    ),
+];
+
+impl Impersonations {
+    /// Something was decided. `mode` is upstream's word for the way, empty for an attempt that no way allowed.
+    pub fn counted(&self, what: Impersonation, mode: &'static str, allowed: bool, took: Duration) {
+        let mut counted = self.0[what as usize].lock();
+        counted.entry((mode, allowed)).or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS)).observe_duration(took);
+    }
+
+    /// Families `apiserver_impersonation_*`, if anybody ever asked for it.
+    pub(super) fn render(&self, text: &mut Text) {
+        for ((seconds, help, total, total_help), counted) in FAMILIES.into_iter().zip(&self.0) {
+            let sums: Vec<_> = counted
+                .lock()
+                .iter()
+                .map(|((mode, allowed), histogram)| {
+                    let mut counted = Counted::default();
+                    histogram.add_to(&mut counted);
+                    ([("decision", if *allowed { "allowed" } else { "denied" }), ("mode", *mode)], counted)
+                })
+                .collect();
+            if sums.is_empty() {
+                continue;
+            }
+            text.family(seconds, Kind::Histogram, help);
+            for (labels, counted) in &sums {
+                text.histogram(labels, IMPERSONATION_SECONDS.printed, &counted.buckets, counted.sum);
+            }
+            text.family(total, Kind::Counter, total_help);
+            for (labels, counted) in &sums {
+                text.sample(labels, counted.buckets.iter().sum::<u64>());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::*;
+
+    #[test]
+    fn attempts_and_questions_are_counted_apart() {
+        let impersonations = Impersonations::default();
+        let render = || {
+            let mut text = Text::new(Format::Classic);
+            impersonations.render(&mut text);
+            text.finish()
+        };
+        assert_eq!(render(), "");
+        impersonations.counted(Impersonation::Attempt, "user-info", true, Duration::from_millis(3));
+        impersonations.counted(Impersonation::Attempt, "", false, Duration::from_secs(20));
+        impersonations.counted(Impersonation::Question, "legacy", false, Duration::ZERO);
+        impersonations.counted(Impersonation::Question, "legacy", false, Duration::ZERO);
+        let text = render();
+        for line in [
+            "apiserver_impersonation_attempts_total{decision=\"allowed\",mode=\"user-info\"} 1",
+            "apiserver_impersonation_attempts_total{decision=\"denied\",mode=\"\"} 1",
+            "apiserver_impersonation_attempts_duration_seconds_bucket{decision=\"allowed\",mode=\"user-info\",le=\"0.004\"} 1",
+            "apiserver_impersonation_attempts_duration_seconds_bucket{decision=\"denied\",mode=\"\",le=\"16.384\"} 0",
+            "apiserver_impersonation_authorization_attempts_total{decision=\"denied\",mode=\"legacy\"} 2",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
+    }
+}
