@@ -1,5 +1,7 @@
-//! Policies: RBAC objects, and what they allow.
+//! Policies: RBAC objects, and what they allow; and as whom somebody asks to act.
 
+use http::{HeaderMap, HeaderName, HeaderValue};
+use narthex::authorize::parsers::{impersonated, take_away};
 use narthex::authorize::{Attributes, Policy};
 use narthex::kubeapi::{RequestInfo, User};
 
@@ -41,5 +43,45 @@ fn policies() {
                 Err(problems) => assert!(problems.0.iter().all(|problem| problem.place.starts_with('f'))),
             }
         }
+    });
+}
+
+#[test]
+fn impersonation_headers() {
+    const WORDS: &[&str] = &[
+        "impersonate-user:bob\n",
+        "impersonate-user:",
+        "impersonate-uid:7\n",
+        "impersonate-group:a\n",
+        "impersonate-group:",
+        "Impersonate-Extra-Scopes:x\n",
+        "impersonate-extra-",
+        "impersonate_user:",
+        "%2f",
+        "%",
+        ":",
+        "\n",
+        " ",
+        "\t",
+        "\"",
+        "é",
+    ];
+    on_texts(WORDS, |text| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+                headers.append(name, value);
+            }
+        }
+        let spoken =
+            ["impersonate-user", "impersonate-uid", "impersonate-group"].map(|name| headers.contains_key(name));
+        match impersonated(&headers) {
+            Ok(Some(user)) => assert!(!user.name.is_empty() && user.name.trim() == user.name && spoken[0]),
+            // Nothing that would change what they may.
+            Ok(None) => assert!(!spoken[2]),
+            Err(status) => assert_eq!(status.code, 400),
+        }
+        take_away(&mut headers);
+        assert!(headers.keys().all(|name| !name.as_str().starts_with("impersonate-")));
     });
 }

@@ -21,3 +21,9 @@ pub use impersonation::{Actor, Impersonated, Impersonator};
 pub use policy::{Policy, PolicyFile};
 pub use self_review::SelfReview;
 pub use webhook::{AccessReviewSettings, AccessReviews};
+
+/// What fuzz targets need to see of our parsers.
+#[doc(hidden)]
+pub mod parsers {
+    pub use super::impersonation::wanted::{read as impersonated, take_away};
+}

@@ -63,7 +63,7 @@ pub fn is_untrusted_in_request(name: &str) -> bool {
 }
 
 /// Whether `name` begins with `wanted`, any odd character being a dash, as for servers behind WSGI or CGI.
-fn begins(name: &str, wanted: &str) -> bool {
+pub(crate) fn begins(name: &str, wanted: &str) -> bool {
     let same = |(byte, wanted): (u8, u8)| byte == wanted || wanted == b'-' && !byte.is_ascii_alphanumeric();
     name.len() >= wanted.len() && name.bytes().zip(wanted.bytes()).all(same)
 }

@@ -29,11 +29,12 @@ pub(super) struct Check<'c> {
     pub(super) metrics: &'c Impersonations,
 }
 
-/// Why not: for the client, and for the log.
+/// Why not.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct No {
     pub(super) status: Status,
-    pub(super) cause: String,
+    /// Why it could not be found out, for the log; none if it was.
+    pub(super) unknown: Option<String>,
 }
 
 /// What has to be allowed.
@@ -93,26 +94,26 @@ impl Check<'_> {
         self.metrics.counted(Impersonation::Question, way.name(), answer.is_ok(), began.elapsed());
         answer.map_err(|no| match no {
             Answer::Forbidden(reason) => No::because(who, question, &reason),
-            // Upstream refuses with 403 here, too, and tells the client the error besides.
-            Answer::Unknown(why) => {
-                let status = Status::forbidden_to(&who.name, question, "an authorizer could not be asked");
-                No { status, cause: why }
-            }
+            Answer::Unknown(why) => No::unknown(who, question, why),
         })
     }
 }
 
 impl No {
     fn because(who: &User, question: &RequestInfo<'_>, reason: &str) -> No {
-        No { status: Status::forbidden_to(&who.name, question, reason), cause: reason.to_owned() }
+        No { status: Status::forbidden_to(&who.name, question, reason), unknown: None }
+    }
+
+    /// Upstream refuses with 403 then, too, and tells the client the error besides.
+    fn unknown(who: &User, question: &RequestInfo<'_>, why: impl Into<String>) -> No {
+        let status = Status::forbidden_to(&who.name, question, "an authorizer could not be asked");
+        No { status, unknown: Some(why.into()) }
     }
 }
 
 /// The no of questions that took too long together.
 pub(super) fn too_late(who: &User, wanted: &User) -> No {
-    let question = question("impersonate", "", "users", &wanted.name);
-    let status = Status::forbidden_to(&who.name, &question, "an authorizer could not be asked");
-    No { status, cause: "it took too long to find out".to_owned() }
+    No::unknown(who, &question("impersonate", "", "users", &wanted.name), "it took too long to find out")
 }
 
 /// What has to be allowed, in upstream's order: name, UID, groups, extra (`impersonationModeState.check`).

@@ -11,7 +11,7 @@ mod extra;
 mod last;
 #[cfg(test)]
 mod tests;
-mod wanted;
+pub(super) mod wanted;
 mod way;
 
 use std::sync::Arc;
@@ -70,9 +70,10 @@ impl Impersonator {
         let found = found.unwrap_or_else(|_| Err(check::too_late(who, &wanted)));
         let way = found.as_ref().map_or("", |(way, _)| way.name());
         self.metrics.impersonations().counted(Impersonation::Attempt, way, found.is_ok(), began.elapsed());
-        let (way, user) = found.map_err(|No { status, cause }| {
-            let tried = format_args!("not allowed to {:?} as {:?}: {cause}", who.name, wanted.name).to_string();
-            Refusal::new(Blame::Client, status).because(tried)
+        let (way, user) = found.map_err(|No { status, unknown }| {
+            let blame = if unknown.is_some() { Blame::Gateway } else { Blame::Client };
+            let cause = format!("not as {:?}: {}", wanted.name, unknown.as_ref().unwrap_or(&status.message));
+            Refusal::new(blame, status).because(cause)
         })?;
         let user = groups.filter(Arc::new(user));
         tracing::debug!(user = who.name, impersonated = user.name, way = way.name(), "impersonation");

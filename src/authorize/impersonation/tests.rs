@@ -1,8 +1,11 @@
+//! The whole of it: rights as RBAC objects say them, and who somebody is then, or why not.
+
 use http::{HeaderName, HeaderValue, Method};
 
 use super::*;
-use crate::authorize::{Mode, Policy};
+use crate::authorize::{AccessReviewSettings, AccessReviews, Mode, Policy};
 use crate::kubeapi::{CanonicalPath, Query};
+use crate::kubeclient::Remote;
 use crate::process::Published;
 
 const PODS: &str = "/api/v1/namespaces/ns/pods";
@@ -416,6 +419,20 @@ async fn only_a_mode_that_judges_lets_anybody_be_somebody_else() {
     assert_eq!(world.try_as(&named("jane"), "/healthz", &[("user", "bob")]).await.unwrap_err().0, 403);
     // As upstream: whoever may everything may this, where somebody judges.
     assert!(world.try_as(&root, PODS, &[("user", "bob"), ("group", "x")]).await.is_ok());
+}
+
+/// Nobody answers: all the ways there are take no longer than one question.
+#[tokio::test(start_paused = true)]
+async fn the_end_comes_in_time() {
+    let (remote, _nobody_serves_them) = Remote::new();
+    let reviews = AccessReviews::new(remote, AccessReviewSettings::default(), &Metrics::new()).unwrap();
+    let world = World::of(vec![Mode::Webhook(reviews)]);
+    let began = tokio::time::Instant::now();
+    let (code, message) = world.jane(&[("user", "bob"), ("group", "a"), ("group", "b")]).await.unwrap_err();
+    assert_eq!(code, 403);
+    assert!(message.ends_with(": an authorizer could not be asked"), "{message}");
+    // The clock only moves when all wait.
+    assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs());
 }
 
 #[tokio::test]

@@ -6,9 +6,8 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::authenticate::check_speakable;
 use crate::kubeapi::{Quoted, Status, User, extra_key};
-use crate::message::hop_by_hop::remove_where;
+use crate::message::hop_by_hop::{begins, remove_where};
 
-const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
 
 /// Who is asked for, as it stands there; none when nobody is named and nothing else is either.
@@ -18,7 +17,7 @@ const EXTRA: &str = "impersonate-extra-";
 ///
 /// # Errors
 /// 400 for a group, UID or extra of nobody, in upstream's words, and for what no header could carry on.
-pub(super) fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
+pub fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let first = |name| headers.get(name).map(|value| text(name, value)).transpose();
     let mut wanted = User {
         name: first("impersonate-user")?.unwrap_or_default(),
@@ -44,9 +43,8 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
 }
 
 /// Takes every `Impersonate-*` away, in any spelling that some server takes for one.
-pub(super) fn take_away(headers: &mut HeaderMap) {
-    let same = |(byte, wanted): (u8, u8)| byte == wanted || wanted == b'-' && !byte.is_ascii_alphanumeric();
-    remove_where(headers, |name| name.len() >= PREFIX.len() && name.bytes().zip(PREFIX.bytes()).all(same));
+pub fn take_away(headers: &mut HeaderMap) {
+    remove_where(headers, |name| begins(name, "impersonate-"));
 }
 
 fn text(name: &str, value: &HeaderValue) -> Result<String, Status> {

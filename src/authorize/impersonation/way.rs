@@ -102,8 +102,8 @@ mod tests {
         assert_eq!(ways(&jane, &robot), [Way::ServiceAccount, Way::Legacy]);
         for more in [
             User { uid: "1".into(), ..robot.clone() },
-            User { groups: vec![String::new()], ..robot.clone() },
-            User { groups: vec!["a".into()], ..node_a.clone() },
+            User { groups: vec![String::new()], ..robot },
+            User { groups: vec!["a".into()], ..node_a },
         ] {
             assert_eq!(ways(&jane, &more), [Way::Legacy], "{more:?}");
         }

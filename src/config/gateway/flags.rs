@@ -267,7 +267,7 @@ pub static MAY_THEY: Group = Group {
             "authorization-mode",
             Kind::List("MODE"),
             "AlwaysAllow",
-            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Static whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides",
+            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Static whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides. Who may act as somebody else (kubectl --as) only Static and Webhook say",
         ),
         Flag::new(
             "authorization-policy-file",

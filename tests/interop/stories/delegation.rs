@@ -22,11 +22,11 @@ pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
 const GROUP: &str = "/apis/wardle.example.com/v1alpha1";
 
 /// Service accounts of one trial, and two ways to the extension server.
-struct Scene<'w> {
-    world: &'w World,
-    kubectl: &'w Kubectl,
-    gateway: Gateway,
-    namespace: String,
+pub(super) struct Scene<'w> {
+    pub(super) world: &'w World,
+    pub(super) kubectl: &'w Kubectl,
+    pub(super) gateway: Gateway,
+    pub(super) namespace: String,
 }
 
 /// Who asks: by which certificate and which headers.
@@ -37,7 +37,7 @@ struct Asker<'s> {
 }
 
 impl<'w> Scene<'w> {
-    fn open(world: &'w World, kubectl: &'w Kubectl, name: &str) -> Scene<'w> {
+    pub(super) fn open(world: &'w World, kubectl: &'w Kubectl, name: &str) -> Scene<'w> {
         let name = &format!("{name}-{}", kubectl.version.replace('.', "-"));
         let kubeconfig = least_privileged(world, kubectl);
         let kubeconfig = kubeconfig.to_str().unwrap();
@@ -70,7 +70,7 @@ impl<'w> Scene<'w> {
     }
 
     /// What kubectl says to the cluster's admin.
-    fn kubectl(&self, words: &[&str]) -> String {
+    pub(super) fn kubectl(&self, words: &[&str]) -> String {
         let home = self.world.scratch(&self.namespace);
         let mut command = self.kubectl.command(&self.world.cluster.admin_kubeconfig, &home);
         command.arg("-n").arg(&self.namespace).args(words);
@@ -79,12 +79,12 @@ impl<'w> Scene<'w> {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    fn token(&self, account: &str, more: &[&str]) -> String {
+    pub(super) fn token(&self, account: &str, more: &[&str]) -> String {
         self.kubectl(&[&["create", "token", account], more].concat())
     }
 
     /// The extension server itself, and the gateway before it.
-    fn doors(&self) -> [&Door; 2] {
+    pub(super) fn doors(&self) -> [&Door; 2] {
         [&self.world.extension.door, &self.gateway.door]
     }
 
@@ -312,7 +312,7 @@ fn rights(world: &World, kubectl: &Kubectl) {
 }
 
 /// What differs from one request to the next whatever happens.
-fn blanked(text: &str) -> String {
+pub(super) fn blanked(text: &str) -> String {
     let version = regex::Regex::new(r#""resourceVersion":"\d+""#).unwrap();
     version.replace_all(text, r#""resourceVersion":"N""#).into_owned()
 }

@@ -6,6 +6,7 @@ mod delegation;
 mod discovery;
 mod failure;
 mod identity;
+mod impersonation;
 mod quickstart;
 mod reading;
 mod standalone;
@@ -40,7 +41,14 @@ pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
 
 /// Trials of narthex with each kubectl.
 pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
-    [quickstart::THROUGH, failure::WITH_KUBECTL, delegation::WITH_KUBECTL, standalone::WITH_KUBECTL].concat()
+    [
+        quickstart::THROUGH,
+        failure::WITH_KUBECTL,
+        delegation::WITH_KUBECTL,
+        impersonation::WITH_KUBECTL,
+        standalone::WITH_KUBECTL,
+    ]
+    .concat()
 }
 
 /// Trials of narthex.
