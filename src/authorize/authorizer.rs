@@ -126,7 +126,7 @@ impl Authorizer {
     pub async fn authorize<'r>(&self, actor: &Actor<'_>, request: RequestInfo<'r>) -> Result<Permit<'r>, Refusal> {
         let user = actor.user();
         let attributes = Attributes { user, request: &request };
-        match self.decide(attributes, self.modes.iter()).await {
+        match self.decide(attributes, |_| true).await {
             Ok(()) => Ok(Permit { user: user.clone(), request }),
             Err(No::Forbidden(reason)) => {
                 let status = Status::forbidden_to(&user.name, &request, &reason);
@@ -179,7 +179,7 @@ impl Authorizer {
     /// Whether somebody may act as somebody else. `AlwaysAllow` has no say in it: it lets everybody through because
     /// what stands behind us authorises again, but whom that sees is decided here.
     pub(super) async fn decide_impersonation(&self, attributes: Attributes<'_>) -> Result<(), No> {
-        self.decide(attributes, self.modes.iter().filter(|mode| !matches!(mode, Mode::AlwaysAllow))).await
+        self.decide(attributes, |mode| !matches!(mode, Mode::AlwaysAllow)).await
     }
 
     /// Whether a user may everything by being in a group.
@@ -188,12 +188,13 @@ impl Authorizer {
     }
 
     /// The chain, as upstream's union: an error counts only when nobody else allows or denies.
-    async fn decide(&self, attributes: Attributes<'_>, modes: impl Iterator<Item = &Mode>) -> Result<(), No> {
+    /// Only modes that `count` are asked.
+    async fn decide(&self, attributes: Attributes<'_>, count: impl Fn(&Mode) -> bool) -> Result<(), No> {
         if self.is_privileged(attributes.user) || self.always_allow_paths.allow(attributes.request) {
             return Ok(());
         }
         let (mut reasons, mut errors) = (Vec::new(), Vec::new());
-        for mode in modes {
+        for mode in self.modes.iter().filter(|mode| count(mode)) {
             match mode.decide(attributes).await {
                 Decision::Allow => return Ok(()),
                 Decision::Deny(reason) => return Err(No::Forbidden(reason)),
