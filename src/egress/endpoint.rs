@@ -11,14 +11,13 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 use hyper::client::conn::http1;
 
-use super::answer::Answer;
 use super::dial::{DialError, DialPhase, Protocol, Timing, dial};
 use super::http1::Idle;
 use super::http2::{Multiplexed, NotAsked};
 use super::lease::{Lease, Pending, Stream};
 use super::pool::PoolReport;
 use super::{Resolver, Upstream, refusal};
-use crate::message::Body;
+use crate::message::{Body, Received};
 use crate::tls::Failure;
 
 /// Connections to one endpoint that one worker will open; more than this is not load but a fault.
@@ -54,7 +53,7 @@ type Dialling = Shared<LocalBoxFuture<'static, Result<Timing, DialError>>>;
 /// An answer's head, and the hold on the connection its body comes from.
 pub struct Sent {
     /// The answer; its body is still to be read.
-    pub response: Response<Answer>,
+    pub response: Response<Received>,
     /// Keep it until the body has ended.
     pub lease: Lease,
     /// What opening a connection took, if this request waited for one.
@@ -189,7 +188,7 @@ impl Endpoint {
         self.in_origin_form(&mut request);
         match sender.try_send_request(*request).await {
             Ok(response) => {
-                Ok(Sent { response: response.map(Answer::from), lease: Lease::http1(self, sender, pending), timing })
+                Ok(Sent { response: response.map(Received::from), lease: Lease::http1(self, sender, pending), timing })
             }
             Err(mut failed) => {
                 // A backend that went away took the other connections along: the next try opens its own.

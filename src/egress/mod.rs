@@ -3,7 +3,6 @@
 //! There is one place that opens connections ([`dial`]), so that later ways (SOCKS5, HTTP CONNECT, a
 //! Konnectivity tunnel) stand beside the direct one and everything above it stays as it is.
 
-mod answer;
 mod destination;
 mod dial;
 mod endpoint;
@@ -16,7 +15,6 @@ mod refusal;
 mod resolve;
 mod trust;
 
-pub use answer::Answer;
 pub use destination::{Destination, Host, Upstream};
 pub use dial::{DialError, DialPhase, Protocol, Timing};
 pub use endpoint::{Cause, Endpoint, SendError, Sent};

@@ -11,7 +11,6 @@ mod streams;
 mod tunnel;
 mod upgrade;
 mod upload;
-mod whole;
 
 pub use backend::{Backend, backend_tls};
 pub use identity::{Stamp, Unspeakable};

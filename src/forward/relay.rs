@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::streams::{Leave, Place};
-use crate::egress::{Answer, Lease};
-use crate::message::{BodyError, hop_by_hop};
+use crate::egress::Lease;
+use crate::message::{BodyError, Received, hop_by_hop};
 use crate::observe::access::{AccessRecord, End};
 use crate::process::Deadline;
 use crate::route;
@@ -20,7 +20,7 @@ pub type Places = [Option<route::Place>; 2];
 /// The body of a relayed answer. It breaks when the backend's does: a watch that was cut must never look
 /// like one that ended.
 pub(super) struct Relayed {
-    from: Answer,
+    from: Received,
     lease: Lease,
     _places: Places,
     record: AccessRecord,
@@ -46,7 +46,7 @@ pub(super) enum Limit {
 }
 
 impl Relayed {
-    pub(super) fn new(from: Answer, lease: Lease, record: AccessRecord, limit: Limit, places: Places) -> Relayed {
+    pub(super) fn new(from: Received, lease: Lease, record: AccessRecord, limit: Limit, places: Places) -> Relayed {
         let (ended, deadline) = (false, None);
         let mut relayed =
             Relayed { from, lease, _places: places, record, ended, limit, deadline, between_events: true };

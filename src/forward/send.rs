@@ -9,7 +9,6 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
 use super::backend::Backend;
 use super::exchange::{Again, Copy, Failure, exchange};
@@ -22,7 +21,7 @@ use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
-use crate::message::{Blame, Body, Refusal, hop_by_hop};
+use crate::message::{Blame, Body, Received, Refusal, hop_by_hop};
 use crate::observe::access::{AccessRecord, Opening};
 use crate::process::within;
 use crate::registry;
@@ -30,7 +29,7 @@ use crate::registry;
 /// One request, ready to go.
 pub struct Outbound<'o> {
     /// As it came; its headers are rewritten, its URI replaced.
-    pub request: Box<Request<Incoming>>,
+    pub request: Box<Request<Received>>,
     /// The path and query to send: what was judged and routed.
     pub path_and_query: PathAndQuery,
     /// From where and from whom.
@@ -161,7 +160,7 @@ struct Prepared<'o> {
 }
 
 fn prepare<'o>(
-    request: Box<Request<Incoming>>,
+    request: Box<Request<Received>>,
     path_and_query: PathAndQuery,
     backend: &Backend,
     origin: &'o Origin<'o>,
@@ -169,9 +168,8 @@ fn prepare<'o>(
     received: impl FnOnce() -> Rc<Cell<u64>>,
 ) -> Result<Prepared<'o>, Refusal> {
     let (mut parts, body) = request.into_parts();
-    let http2 = parts.version == Version::HTTP_2;
     let most = backend.api_service().settings.max_request_bytes;
-    let source = Source::of(body, http2, most, identity_headers, received);
+    let source = Source::of(body, most, identity_headers, received);
     let body = source.as_ref().and_then(Source::body).unwrap_or_default();
     let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let again = match backend.api_service().settings.retry {

@@ -6,7 +6,6 @@ use std::time::Instant;
 use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
-use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use super::backend::Backend;
@@ -19,7 +18,7 @@ use super::tunnel::{Carried, carry};
 use crate::egress::{self, DialError, DialPhase, Lease, Timing};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
-use crate::message::{Blame, Body, Refusal};
+use crate::message::{Blame, Body, Received, Refusal};
 use crate::observe::access::{AccessRecord, End, Opening};
 use crate::process::within;
 
@@ -31,7 +30,7 @@ use crate::process::within;
 #[expect(clippy::too_many_arguments, reason = "the parts of one request, taken apart by its only caller")]
 pub(super) async fn upgrade(
     backend: &Backend,
-    mut request: Box<Request<Incoming>>,
+    mut request: Box<Request<Received>>,
     path_and_query: PathAndQuery,
     info: &RequestInfo<'_>,
     origin: Origin<'_>,

@@ -10,12 +10,10 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 
-use super::whole::Whole;
 use crate::authenticate::IdentityHeaders;
 use crate::message::hop_by_hop::remove_where;
-use crate::message::{Body, BodyError, hop_by_hop};
+use crate::message::{Body, BodyError, Received, hop_by_hop};
 
 /// How much of a body is kept until the backend answers. Nearly every object of an API is smaller.
 const KEPT: usize = 64 << 10;
@@ -32,8 +30,7 @@ struct Upload {
 
 /// What the tries for one request share.
 pub(super) struct Source {
-    from: RefCell<Incoming>,
-    whole: Whole,
+    from: RefCell<Received>,
     kept: RefCell<Vec<Bytes>>,
     trailers: RefCell<Option<HeaderMap>>,
     ended: Cell<bool>,
@@ -60,8 +57,7 @@ impl Source {
     /// The body to send on, without `identity` in its trailers; none when there is nothing to send. `received`
     /// is asked for only if there is.
     pub(super) fn of(
-        from: Incoming,
-        http2: bool,
+        from: Received,
         most: Option<u64>,
         identity: &Arc<IdentityHeaders>,
         received: impl FnOnce() -> Rc<Cell<u64>>,
@@ -70,7 +66,6 @@ impl Source {
             return None;
         }
         Some(Rc::new(Source {
-            whole: Whole::of(&from, http2),
             from: RefCell::new(from),
             kept: RefCell::default(),
             trailers: RefCell::default(),
@@ -108,10 +103,6 @@ impl Source {
         let mut from = self.from.borrow_mut();
         let Some(frame) = ready!(Pin::new(&mut *from).poll_frame(cx)) else {
             self.ended.set(true);
-            if !self.whole.is_reached(&from) {
-                self.fault.set(Some(Fault::Broken));
-                return Poll::Ready(Some(Err("the client broke its body off".into())));
-            }
             return Poll::Ready(None);
         };
         let mut frame = frame.inspect_err(|_| self.fault.set(Some(Fault::Broken)))?;
@@ -123,7 +114,6 @@ impl Source {
             *self.trailers.borrow_mut() = Some(trailers.clone());
         }
         if let Some(data) = frame.data_ref() {
-            self.whole.passed(data.len());
             let total = self.received.get() + data.len() as u64;
             self.received.set(total);
             if total > self.most {

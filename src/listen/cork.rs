@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Written out early when this much has gathered, so that a burst stays bounded.
 const FULL: usize = 64 << 10;
@@ -40,7 +40,7 @@ impl<T> Clone for Cork<T> {
     }
 }
 
-impl<T: Read + Write + Unpin> Cork<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> Cork<T> {
     pub(super) fn new(stream: T) -> Cork<T> {
         Cork(Rc::new(RefCell::new(Inner { stream, gathered: Vec::new(), written: 0 })))
     }
@@ -57,7 +57,7 @@ impl<T: Read + Write + Unpin> Cork<T> {
     }
 }
 
-impl<T: Read + Write + Unpin> Inner<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> Inner<T> {
     fn drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.gathered.is_empty() {
             return Poll::Ready(Ok(()));
@@ -95,13 +95,13 @@ impl<T: Read + Write + Unpin> Inner<T> {
     }
 }
 
-impl<T: Read + Unpin> Read for Cork<T> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+impl<T: AsyncRead + Unpin> AsyncRead for Cork<T> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0.borrow_mut().stream).poll_read(cx, buffer)
     }
 }
 
-impl<T: Read + Write + Unpin> Write for Cork<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Cork<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut inner = self.0.borrow_mut();
         ready!(inner.room(cx))?;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::rt::{Read, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
 /// Longer than net/http's `rstAvoidanceDelay` of half a second, which a client with much to send outlives.
@@ -37,14 +37,14 @@ impl Linger {
     }
 
     /// Ready when nothing is left to read, when the client has closed, or after two seconds.
-    pub(super) fn poll<T: Read + Unpin>(&mut self, stream: &mut T, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll<T: AsyncRead + Unpin>(&mut self, stream: &mut T, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(end) = self.end.as_mut().filter(|_| self.read > self.most) {
             return end.as_mut().poll(cx).map(Ok);
         }
         let mut space = [0; 4096];
         for _ in 0..AT_ONCE {
             let mut buffer = ReadBuf::new(&mut space);
-            match Pin::new(&mut *stream).poll_read(cx, buffer.unfilled()) {
+            match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     self.read += buffer.filled().len();
                     let end = self.end.get_or_insert_with(|| Box::pin(tokio::time::sleep(PATIENCE)));

@@ -7,8 +7,11 @@
 mod accept;
 mod bind;
 mod cork;
+mod http1;
+mod http2;
 mod lifetime;
 mod linger;
+mod observed;
 mod proxy_protocol;
 mod serve;
 
@@ -16,7 +19,7 @@ pub use accept::{Acceptor, Incoming, accept};
 pub use bind::{bind, raise_descriptor_limit};
 pub use lifetime::{ConnectionReport, Connections, Tunnel};
 pub use proxy_protocol::ProxyProtocol;
-pub use serve::{Accepted, Closer, Handler, Protocol, Service, serve};
+pub use serve::{Accepted, Answering, Closer, Handler, Protocol, Service, serve};
 
 use std::time::Duration;
 

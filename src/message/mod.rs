@@ -5,11 +5,13 @@ mod body;
 pub mod hop_by_hop;
 /// Which encoding a client accepts.
 pub mod negotiate;
+mod received;
 mod refusal;
 mod respond;
 
 pub use body::{Body, BodyError};
 pub use hop_by_hop::upgrade_protocol;
 pub use negotiate::Accept;
+pub use received::Received;
 pub use refusal::{Blame, Refusal};
 pub use respond::{ErrorFormat, respond, warning};

@@ -22,9 +22,8 @@ use tokio::task::AbortHandle;
 
 use self::heard::{Ear, Heard};
 pub(super) use self::upload::Upload;
-use super::answer::Answer;
 use super::dial::{DialError, DialPhase, Dialled};
-use crate::message::Body;
+use crate::message::{Body, Received};
 use crate::tls::Failure;
 
 /// Streams we put onto one connection even if the backend would take more: they share its window and
@@ -38,6 +37,8 @@ const ASSUMED_STREAMS: usize = 0;
 const CONNECTION_WINDOW: u32 = 64 << 20;
 /// What one slow client may make us hold of its answer.
 const STREAM_WINDOW: u32 = 256 << 10;
+/// How much of that may be unacknowledged on a stream that goes on. Most answers are smaller and need no word.
+const MOST_OWED: usize = 32 << 10;
 /// As client-go (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`).
 const PING_AFTER: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -88,9 +89,9 @@ pub(super) enum NotAsked {
 
 impl Asked {
     /// The answer's header, its body behind it.
-    pub(super) async fn answer(&mut self) -> Result<Response<Answer>, h2::Error> {
+    pub(super) async fn answer(&mut self) -> Result<Response<Received>, h2::Error> {
         let (parts, from) = (&mut self.answer).await?.into_parts();
-        let body = Answer::http2(from, &parts.headers);
+        let body = Received::http2(from, &parts.headers, MOST_OWED);
         Ok(Response::from_parts(parts, body))
     }
 }

@@ -7,14 +7,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
 
 use super::host;
 use super::worker::Worker;
 use crate::authenticate::Peer;
 use crate::kubeapi::Status;
 use crate::listen::{Accepted, Closer, Handler, Protocol};
-use crate::message::Body;
+use crate::message::{Body, Received};
 
 /// What requests of one connection have in common.
 pub(super) struct Connection {
@@ -85,7 +84,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`host::asked`]: the request is not to be looked at any further.
-    pub(super) fn host(&self, request: &Request<Incoming>) -> Result<Option<HeaderValue>, Status> {
+    pub(super) fn host(&self, request: &Request<Received>) -> Result<Option<HeaderValue>, Status> {
         let Some(asked) = host::asked(request)? else { return Ok(None) };
         let mut last = self.host.borrow_mut();
         if last.as_ref().is_none_or(|last| last != asked) {
@@ -97,7 +96,7 @@ impl Connection {
 }
 
 impl Handler for Connection {
-    fn handle(self: Rc<Self>, request: Request<Incoming>) -> Pin<Box<dyn Future<Output = Response<Body>>>> {
+    fn handle(self: Rc<Self>, request: Request<Received>) -> Pin<Box<dyn Future<Output = Response<Body>>>> {
         Box::pin(super::request::answer(self, Box::new(request)))
     }
 }

@@ -10,14 +10,13 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper::body::Incoming;
 
 use super::connection::Connection;
 use super::shared::Shared;
 use crate::authorize::{Permit, SelfReview};
 use crate::availability::report::Reports;
 use crate::kubeapi::{Query, Status};
-use crate::message::{Blame, Body, BodyError, Refusal};
+use crate::message::{Blame, Body, BodyError, Received, Refusal};
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::metrics::Format;
 use crate::route::{Route, Table};
@@ -100,7 +99,7 @@ pub(super) async fn self_review(
     connection: &Connection,
     review: SelfReview,
     permit: &Permit<'_>,
-    request: Request<Incoming>,
+    request: Request<Received>,
 ) -> Result<Response<Body>, Refusal> {
     let refuse = |status| Refusal::new(Blame::Client, status);
     if permit.request().verb != "create" {

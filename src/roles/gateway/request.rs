@@ -8,7 +8,6 @@ use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
 use super::connection::Connection;
 use super::local;
@@ -16,7 +15,7 @@ use crate::authenticate::Authenticated;
 use crate::authorize::{Actor, SelfReview};
 use crate::forward::{Origin, Outbound, send};
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
-use crate::message::{Accept, Blame, Body, Refusal, hop_by_hop, respond};
+use crate::message::{Accept, Blame, Body, Received, Refusal, hop_by_hop, respond};
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::metrics::{Authentication, DryRun, Known, RequestLabels, Scope, Verb};
 use crate::process::{Phase, within};
@@ -32,7 +31,7 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// The request is boxed: it goes through many futures, each of which would keep a copy of it, and moving
 /// such futures about was a seventh of all CPU.
-pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Incoming>>) -> Response<Body> {
+pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Received>>) -> Response<Body> {
     let mut record = connection.worker.reports.begin(connection.remote, &request);
     let accept = Accept::of(request.headers());
     let audit_id = audit_id(request.headers());
@@ -80,7 +79,7 @@ type Answer = Result<Response<Body>, (Refusal, AccessRecord)>;
 /// The way of a request: read it, learn who asks, decide whether they may, find where it goes, send it.
 async fn relay(
     connection: &Rc<Connection>,
-    mut request: Box<Request<Incoming>>,
+    mut request: Box<Request<Received>>,
     audit_id: &HeaderValue,
     mut record: AccessRecord,
 ) -> Answer {

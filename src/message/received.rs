@@ -1,4 +1,4 @@
-//! The body of a backend's answer, over HTTP/1.1 or HTTP/2.
+//! A body as it comes from the other side, over HTTP/1.1 or HTTP/2.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,10 +10,11 @@ use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::message::BodyError;
+use super::BodyError;
 
-/// What a backend says behind its header. It ends only where the backend ended it: what breaks off is an error.
-pub struct Answer(Kind);
+/// What a client or a backend says behind its header. It ends only where its sender ended it: what breaks off is an
+/// error.
+pub struct Received(Kind);
 
 enum Kind {
     Http1(Incoming),
@@ -25,23 +26,30 @@ struct Stream {
     from: RecvStream,
     /// What is still to come of `Content-Length`.
     rest: Option<u64>,
+    ended: bool,
     only_trailers: bool,
+    /// Bytes that were read and for which the sender has no new window yet, and how many that may be.
+    owed: usize,
+    most_owed: usize,
 }
 
-impl From<Incoming> for Answer {
-    fn from(from: Incoming) -> Answer {
-        Answer(Kind::Http1(from))
+impl From<Incoming> for Received {
+    fn from(from: Incoming) -> Received {
+        Received(Kind::Http1(from))
     }
 }
 
-impl Answer {
-    /// The body behind `headers` on a stream.
-    pub(super) fn http2(from: RecvStream, headers: &HeaderMap) -> Answer {
+impl Received {
+    /// The body behind `headers` on a stream. Its sender gets new window whenever more than `most_owed` bytes were
+    /// read: each time has its price, so the more may be owed the better, but all streams of a connection together
+    /// must not owe its window.
+    pub fn http2(from: RecvStream, headers: &HeaderMap, most_owed: usize) -> Received {
+        let ended = from.is_end_stream();
         let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
         let length = lengths.next().filter(|_| lengths.next().is_none());
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        let rest = length.or_else(|| from.is_end_stream().then_some(0));
-        Answer(Kind::Http2(Stream { from, rest, only_trailers: false }))
+        let rest = length.or_else(|| ended.then_some(0));
+        Received(Kind::Http2(Stream { from, rest, ended, only_trailers: false, owed: 0, most_owed }))
     }
 }
 
@@ -58,9 +66,13 @@ impl Stream {
         if !self.only_trailers {
             match ready!(self.from.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // Given free at once: what is not read on stays in the stream's own window.
-                    let _ = self.from.flow_control().release_capacity(data.len());
                     self.rest = self.rest.map(|rest| rest.saturating_sub(data.len() as u64));
+                    self.ended = self.from.is_end_stream();
+                    self.owed += data.len();
+                    if self.owed > self.most_owed {
+                        // Not later than this: what is not read on stays in the stream's own window.
+                        let _ = self.from.flow_control().release_capacity(std::mem::take(&mut self.owed));
+                    }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Some(Err(error)) => return Poll::Ready(self.reset(error)),
@@ -74,7 +86,7 @@ impl Stream {
     }
 }
 
-impl Body for Answer {
+impl Body for Received {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -88,7 +100,8 @@ impl Body for Answer {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Http1(from) => from.is_end_stream(),
-            Kind::Http2(stream) => stream.from.is_end_stream(),
+            // As of the last piece: asking the stream each time would cost more than the answer is worth.
+            Kind::Http2(stream) => stream.ended,
         }
     }
 

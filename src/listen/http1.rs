@@ -1,0 +1,147 @@
+//! A client that speaks HTTP/1.1, by hyper.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+
+use super::Limits;
+use super::lifetime::{Active, End, Lifetime};
+use super::serve::{Answering, Handler, Stream, until};
+use crate::message::{Body, BodyError, Received};
+use crate::process::Deadline;
+
+/// Serves the HTTP/1.1 client behind `stream` until the connection ends, or becomes a tunnel.
+///
+/// Not an async function: it would hold its arguments beside what it makes of them, and each idle watch would pay for
+/// both.
+pub(super) fn serve_http1<H: Handler + 'static>(
+    stream: Stream,
+    handler: Rc<H>,
+    limits: &Limits,
+    lifetime: &Arc<Lifetime>,
+) -> impl Future<Output = ()> {
+    let lifetime = lifetime.clone();
+    let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
+    let connection = hyper::server::conn::http1::Builder::new()
+        .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
+        // As net/http, which forgives that much beyond the limit.
+        .max_header_size(limits.max_request_header_bytes as usize + 4096)
+        .max_headers(HTTP1_MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = Box::pin(connection);
+    let mut finishing = false;
+    // The request whose answer must be taken, and until when.
+    let mut bound: Option<(Option<u64>, Deadline)> = None;
+    poll_fn(move |cx| {
+        lifetime.register(cx.waker());
+        loop {
+            if lifetime.told() == End::Now {
+                return Poll::Ready(());
+            }
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if let Some(at) = lifetime.take_answer_by() {
+                bound = Some((lifetime.running(), until(at)));
+            }
+            if let Some((request, deadline)) = &bound {
+                if request.is_none() || *request != lifetime.running() {
+                    bound = None;
+                } else if deadline.is_over(cx.waker()) {
+                    return Poll::Ready(());
+                }
+            }
+            // Only now, and not before the first request: hyper closes at once what looks idle to it, also when a
+            // request already waits to be read or has come in part. Whoever sends none is cut by the sweep.
+            if finishing || lifetime.told() == End::No || lifetime.expects_request() {
+                return Poll::Pending;
+            }
+            finishing = true;
+            connection.as_mut().graceful_shutdown();
+        }
+    })
+}
+
+/// A user of a front proxy arrives with a line for every group, so hyper's 100 lines are too few.
+const HTTP1_MAX_HEADERS: usize = 256;
+
+/// hyper's service of one connection: every request is counted from its begin to the end of its answer.
+struct Requests<H> {
+    handler: Rc<H>,
+    lifetime: Arc<Lifetime>,
+    /// How long an answer that is all at hand may wait to be taken.
+    patience: Duration,
+}
+
+impl<H: Handler + 'static> hyper::service::Service<Request<Incoming>> for Requests<H> {
+    type Response = Response<Counted>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        Answer {
+            answer: self.handler.clone().handle(request.map(Received::from)),
+            active: Some(self.lifetime.begin()),
+            patience: self.patience,
+        }
+    }
+}
+
+/// The answer to a request, on its way.
+struct Answer {
+    answer: Answering,
+    active: Option<Active>,
+    patience: Duration,
+}
+
+impl Future for Answer {
+    type Output = Result<Response<Counted>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let response = ready!(self.answer.as_mut().poll(cx));
+        let active = self.active.take();
+        if response.status() == http::StatusCode::SWITCHING_PROTOCOLS
+            && let Some(Active(lifetime)) = &active
+        {
+            lifetime.upgraded();
+        }
+        if let (Body::Full(_), Some(Active(lifetime))) = (response.body(), &active) {
+            lifetime.answer_by(Instant::now() + self.patience);
+        }
+        Poll::Ready(Ok(response.map(|body| Counted { body, _active: active })))
+    }
+}
+
+/// A body that keeps its request counted until it is dropped.
+struct Counted {
+    body: Body,
+    _active: Option<Active>,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

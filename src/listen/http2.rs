@@ -1,0 +1,308 @@
+//! A client that speaks HTTP/2.
+//!
+//! It stands on h2 itself, as connections to backends do. What hyper puts between h2 and an answer (a second state
+//! machine for each stream, with checks we have made already) would be a twentieth of what relaying a small answer
+//! costs, and a part of what an idle watch keeps in memory.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use h2::server::{Builder, Connection, Handshake, SendResponse};
+use h2::{Reason, SendStream};
+use http::header::{CONTENT_LENGTH, DATE};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::Body as _;
+
+use super::Limits;
+use super::cork::Cork;
+use super::lifetime::{Active, End, Lifetime};
+use super::serve::{Answering, Handler, Stream, until};
+use crate::message::{Body, Received};
+use crate::process::Deadline;
+
+/// What a client may send of a body before we read it, on one stream and on all of them.
+const WINDOW: u32 = 1 << 20;
+/// Answered bytes that wait for the client's window, on one stream.
+const MOST_UNSENT: usize = 400 << 10;
+/// Streams that we reset because of the client's mistakes, before its connection is closed.
+const MOST_MISTAKES: usize = 1024;
+
+/// Serves the HTTP/2 client behind `stream` until the connection ends.
+///
+/// Not an async function: it would hold its arguments beside what it makes of them, and each idle watch would pay for
+/// both.
+pub(super) fn serve_http2<H: Handler + 'static>(
+    stream: Stream,
+    handler: Rc<H>,
+    limits: &Limits,
+    lifetime: &Arc<Lifetime>,
+) -> impl Future<Output = ()> + use<H> {
+    let cork = Cork::new(stream);
+    let handshake = Builder::new()
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_concurrent_streams(limits.http2_max_streams)
+        .max_header_list_size(limits.max_request_header_bytes)
+        .max_local_error_reset_streams(Some(MOST_MISTAKES))
+        .max_send_buffer_size(MOST_UNSENT)
+        .handshake(cork.clone());
+    let mut server = Server {
+        phase: Box::new(Phase::Greeting(handshake)),
+        handler,
+        lifetime: lifetime.clone(),
+        patience: limits.idle_timeout,
+        finishing: false,
+    };
+    let mut done = false;
+    let mut writing = false;
+    let mut looking: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
+    poll_fn(move |cx| {
+        server.lifetime.register(cx.waker());
+        match server.lifetime.told() {
+            End::Now => return Poll::Ready(()),
+            End::Gracefully => server.finish(),
+            End::No => {}
+        }
+        done = done || server.poll(cx).is_ready();
+        // While other requests run here, their answers may be in sockets we have not looked at: one look more, which
+        // does not wait, and they leave in the same record and system call.
+        if !done && !writing && cork.has_room() && server.lifetime.running().is_some() {
+            let look = looking.get_or_insert_with(|| Box::pin(tokio::task::yield_now()));
+            if look.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        looking = None;
+        let drained = cork.drain(cx);
+        // What the client does not take waits for the client alone.
+        writing = drained.is_pending();
+        match drained {
+            Poll::Ready(Ok(())) if done => Poll::Ready(()),
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            _ => Poll::Pending,
+        }
+    })
+}
+
+/// One connection's requests.
+struct Server<H> {
+    phase: Box<Phase>,
+    handler: Rc<H>,
+    lifetime: Arc<Lifetime>,
+    patience: Duration,
+    finishing: bool,
+}
+
+enum Phase {
+    /// Until the client's preface is there.
+    Greeting(Handshake<Cork<Stream>, Bytes>),
+    Serving(Connection<Cork<Stream>, Bytes>),
+}
+
+impl<H: Handler + 'static> Server<H> {
+    /// Takes what the client sends and sends what it is to get; ready when nothing more can come of it.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Phase::Greeting(handshake) = &mut *self.phase {
+            let Ok(mut connection) = ready!(Pin::new(handshake).poll(cx)) else { return Poll::Ready(()) };
+            if self.finishing {
+                connection.graceful_shutdown();
+            }
+            *self.phase = Phase::Serving(connection);
+        }
+        let Phase::Serving(connection) = &mut *self.phase else { return Poll::Ready(()) };
+        loop {
+            match ready!(connection.poll_accept(cx)) {
+                Some(Ok((request, respond))) => {
+                    // Nothing may be owed of this window: all uploads together share it.
+                    let (parts, from) = request.into_parts();
+                    let body = Received::http2(from, &parts.headers, 0);
+                    let answer = self.handler.clone().handle(Request::from_parts(parts, body));
+                    tokio::task::spawn_local(Exchange {
+                        turn: Turn::Answering { answer, respond },
+                        active: self.lifetime.begin(),
+                        patience: self.patience,
+                        bound: None,
+                    });
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, client = %self.lifetime.remote, "an HTTP/2 connection ended");
+                    return Poll::Ready(());
+                }
+                None => return Poll::Ready(()),
+            }
+        }
+    }
+
+    /// GOAWAY; what runs is finished.
+    fn finish(&mut self) {
+        if !std::mem::replace(&mut self.finishing, true)
+            && let Phase::Serving(connection) = &mut *self.phase
+        {
+            connection.graceful_shutdown();
+        }
+    }
+}
+
+/// One request and its answer. Dropped before the answer's end, it resets the stream.
+struct Exchange {
+    turn: Turn,
+    active: Active,
+    /// How long an answer that is all at hand may wait to be taken.
+    patience: Duration,
+    /// When the answer must have been taken. Its body is asked for nothing while the client has no window for it, so
+    /// that the body's own deadline would never be seen.
+    bound: Option<Deadline>,
+}
+
+enum Turn {
+    Answering { answer: Answering, respond: SendResponse<Bytes> },
+    Sending(Sending),
+}
+
+impl Future for Exchange {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let over = this.go_on(cx).is_ready();
+        // Taken in any case: it was this stream's, not the next one's.
+        let at = this.active.0.take_answer_by();
+        if over {
+            return Poll::Ready(());
+        }
+        if let Some(at) = at {
+            this.bound = Some(until(at));
+        }
+        if this.bound.as_ref().is_some_and(|bound| bound.is_over(cx.waker())) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Exchange {
+    fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Turn::Answering { answer, respond } = &mut self.turn {
+            let Poll::Ready(response) = answer.as_mut().poll(cx) else {
+                // A client that no longer wants its answer says so here.
+                return respond.poll_reset(cx).map(drop);
+            };
+            let (mut parts, body) = response.into_parts();
+            complete(&mut parts.headers, &body);
+            let ended = body.is_end_stream();
+            let to = match respond.send_response(Response::from_parts(parts, ()), ended) {
+                Ok(to) => to,
+                Err(error) => {
+                    tracing::debug!(%error, "an answer could not be sent over HTTP/2");
+                    respond.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(());
+                }
+            };
+            if ended {
+                return Poll::Ready(());
+            }
+            if let Body::Full(_) = body {
+                self.active.0.answer_by(Instant::now() + self.patience);
+            }
+            self.turn = Turn::Sending(Sending { body, to, waiting: None });
+        }
+        let Turn::Sending(sending) = &mut self.turn else { return Poll::Ready(()) };
+        sending.poll(cx)
+    }
+}
+
+/// What a header says beside what the handler said.
+fn complete(headers: &mut HeaderMap, body: &Body) {
+    if !headers.contains_key(DATE) {
+        headers.insert(DATE, date());
+    }
+    if !body.is_end_stream()
+        && let Some(length) = body.size_hint().exact()
+        && !headers.contains_key(CONTENT_LENGTH)
+    {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
+}
+
+/// The time of day as an HTTP date, made once a second.
+fn date() -> HeaderValue {
+    thread_local! {
+        static LAST: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    LAST.with_borrow_mut(|last| {
+        if last.0 != second
+            && let Ok(value) = HeaderValue::from_str(&httpdate::fmt_http_date(now))
+        {
+            *last = (second, value);
+        }
+        last.1.clone()
+    })
+}
+
+/// The body of an answer on its way to the client.
+struct Sending {
+    body: Body,
+    to: SendStream<Bytes>,
+    /// What the client has no window for yet, and whether it is the last.
+    waiting: Option<(Bytes, bool)>,
+}
+
+impl Sending {
+    /// Ready when nothing more is to be sent, or wanted.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some((data, last)) = self.waiting.take() {
+                while self.to.capacity() == 0 {
+                    match self.to.poll_capacity(cx) {
+                        Poll::Ready(Some(Ok(_))) => {}
+                        Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
+                        Poll::Pending => {
+                            self.waiting = Some((data, last));
+                            return self.to.poll_reset(cx).map(drop);
+                        }
+                    }
+                }
+                if self.to.send_data(data, last).is_err() || last {
+                    return Poll::Ready(());
+                }
+            }
+            let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(Some(Err(_))) => {
+                    self.to.send_reset(Reason::INTERNAL_ERROR);
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => {
+                    let _ = self.to.send_data(Bytes::new(), true);
+                    return Poll::Ready(());
+                }
+                Poll::Pending => return self.to.poll_reset(cx).map(drop),
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    let last = self.body.is_end_stream();
+                    if !data.is_empty() {
+                        // Asked for only now that there is something to send: window that is claimed and not used
+                        // is missing to the other streams. One byte's worth, for h2 asks for the rest when it has
+                        // the data.
+                        self.to.reserve_capacity(1);
+                        self.waiting = Some((data, last));
+                    } else if self.to.send_data(data, last).is_err() || last {
+                        return Poll::Ready(());
+                    }
+                }
+                Err(frame) => {
+                    if let Ok(trailers) = frame.into_trailers() {
+                        let _ = self.to.send_trailers(trailers);
+                        return Poll::Ready(());
+                    }
+                }
+            }
+        }
+    }
+}
