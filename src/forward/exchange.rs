@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::{HeaderMap, Method, Request, Uri};
 
-use super::rewrite::{self, Origin};
+use super::signature::Origin;
 use super::upload::Source;
 use crate::egress::{DialError, DialPhase, Endpoint, SendError, Sent};
 use crate::message::Body;
@@ -131,8 +131,7 @@ impl Copy<'_> {
         });
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
-        rewrite::sign(request.headers_mut(), self.origin);
+        *request.headers_mut() = self.origin.sign(&self.headers);
         Some(Box::new(request))
     }
 }

@@ -54,11 +54,6 @@ impl Stamp {
         Ok(Stamp { lines, absent })
     }
 
-    /// How many lines it has.
-    pub(super) fn len(&self) -> usize {
-        self.lines.len()
-    }
-
     /// Puts the identity onto a request, after everything that removes headers: a client's
     /// `Connection: X-Remote-Group` must not take away what we say.
     pub fn put(&self, headers: &mut HeaderMap) {

@@ -14,7 +14,8 @@ use super::backend::Backend;
 use super::exchange::{Again, Copy, Failure, exchange};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Places, Relayed};
-use super::rewrite::{self, Origin};
+use super::rewrite;
+use super::signature::Origin;
 use super::streams::Streams;
 use super::upload::{Fault, Source};
 use crate::authenticate::IdentityHeaders;
@@ -179,17 +180,11 @@ fn prepare<'o>(
     };
     let uri = uri(backend.prefix(), path_and_query)?;
     rewrite::clean(&mut parts.headers);
-    let copy = (again != Again::Never).then(|| Copy {
-        method: parts.method.clone(),
-        uri: uri.clone(),
-        headers: parts.headers.clone(),
-        origin,
-    });
-    rewrite::sign(&mut parts.headers, origin);
     let mut request = Box::new(Request::new(body));
-    *request.method_mut() = parts.method;
-    *request.headers_mut() = parts.headers;
-    *request.uri_mut() = uri;
+    *request.method_mut() = parts.method.clone();
+    *request.headers_mut() = origin.sign(&parts.headers);
+    *request.uri_mut() = uri.clone();
+    let copy = (again != Again::Never).then_some(Copy { method: parts.method, uri, headers: parts.headers, origin });
     Ok(Prepared { request, copy, source, safe, again })
 }
 

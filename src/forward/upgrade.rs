@@ -12,7 +12,8 @@ use super::backend::Backend;
 use super::exchange::{Failure, describe};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Relayed};
-use super::rewrite::{self, Origin};
+use super::rewrite;
+use super::signature::Origin;
 use super::streams::Streams;
 use super::tunnel::{Carried, carry};
 use crate::egress::{self, DialError, DialPhase, Lease, Timing};
@@ -54,7 +55,7 @@ pub(super) async fn upgrade(
         return Err((not_allowed(name, info), record));
     };
     rewrite::clean(&mut parts.headers);
-    rewrite::sign(&mut parts.headers, &origin);
+    parts.headers = origin.sign(&parts.headers);
     // Exactly this: a further proxy must find no other header named here.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     parts.headers.insert(UPGRADE, wanted);

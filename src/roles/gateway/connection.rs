@@ -1,19 +1,19 @@
 //! One client's connection.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request};
 
 use super::host;
 use super::worker::Worker;
 use crate::authenticate::Peer;
-use crate::kubeapi::Status;
-use crate::listen::{Accepted, Closer, Handler, Protocol};
-use crate::message::{Body, Received};
+use crate::forward::Signature;
+use crate::kubeapi::{Status, User};
+use crate::listen::{Accepted, Answering, Closer, Handler, Protocol};
+use crate::message::{Received, Refusal};
 
 /// What requests of one connection have in common.
 pub(super) struct Connection {
@@ -21,7 +21,9 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     pub(super) remote: SocketAddr,
     /// The address alone, for `X-Forwarded-For`.
-    pub(super) remote_header: HeaderValue,
+    remote_header: HeaderValue,
+    /// Which of the worker's connections it is.
+    number: u64,
     pub(super) closer: Closer,
     protocol: Protocol,
     /// Whether the next answer is to be the last.
@@ -44,6 +46,7 @@ impl Connection {
             leaving: Cell::new(false),
             trusted: Cell::new(false),
             host: RefCell::new(None),
+            number: worker.signatures.number(),
             worker,
         });
         connection.worker.remember(&connection);
@@ -93,10 +96,20 @@ impl Connection {
         }
         Ok(last.clone())
     }
+
+    /// What backends are told of requests of `user` that ask for `host`.
+    ///
+    /// # Errors
+    /// When the user's identity cannot be said in headers.
+    pub(super) fn signature(&self, user: &Arc<User>, host: Option<HeaderValue>) -> Result<Rc<Signature>, Refusal> {
+        self.worker.signatures.of(self.number, user, host, |host| {
+            Ok(Signature::new(&*self.worker.stamp(user)?, &self.remote_header, host))
+        })
+    }
 }
 
 impl Handler for Connection {
-    fn handle(self: Rc<Self>, request: Request<Received>) -> Pin<Box<dyn Future<Output = Response<Body>>>> {
+    fn handle(self: Rc<Self>, request: Request<Received>) -> Answering {
         Box::pin(super::request::answer(self, Box::new(request)))
     }
 }

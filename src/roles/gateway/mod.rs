@@ -15,6 +15,7 @@ mod request;
 mod running;
 mod settings;
 mod shared;
+mod signatures;
 mod start;
 mod status;
 mod worker;

@@ -176,7 +176,7 @@ async fn relay(
     let route_place = if long_running { None } else { Some(attempt!(route.enter())) };
     let backend = attempt!(worker.backend(&target));
     record.service(backend.counts());
-    let stamp = attempt!(worker.stamp(user));
+    let signature = attempt!(connection.signature(user, host));
     let timeout = if long_running { None } else { attempt!(timeout(info, &query, route).map_err(client)) };
     record.admitted();
 
@@ -185,7 +185,7 @@ async fn relay(
     let outbound = Outbound {
         request,
         path_and_query,
-        origin: Origin { stamp: &stamp, remote: &connection.remote_header, host, path: path.raw(), audit_id },
+        origin: Origin { signature: &signature, path: path.raw(), audit_id },
         identity_headers: &identity_headers,
         connection: &connection.closer,
         timeout,

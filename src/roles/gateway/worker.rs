@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::connection::Connection;
 use super::shared::Shared;
+use super::signatures::Signatures;
 use crate::egress::{self, Pool, Resolver};
 use crate::forward::{Backend, Stamp, Streams};
 use crate::kubeapi::{Status, User};
@@ -36,6 +37,7 @@ pub(super) struct Worker {
     pub(super) streams: Streams,
     pool: Pool,
     backends: RefCell<Backends>,
+    pub(super) signatures: Signatures,
     stamps: RefCell<HashMap<*const User, Stamped>>,
     connections: RefCell<Vec<Weak<Connection>>>,
     told: RefCell<HashMap<Told, Vec<metrics::ConnectionCount>>>,
@@ -65,6 +67,7 @@ impl Worker {
             streams: Streams::default(),
             pool: Pool::new(resolver),
             backends: RefCell::default(),
+            signatures: Signatures::default(),
             stamps: RefCell::default(),
             connections: RefCell::default(),
             told: RefCell::default(),
