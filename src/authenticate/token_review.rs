@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ANONYMOUS, AUTHENTICATED, authenticator, speakable};
 use crate::kubeapi::User;
-use crate::kubeclient::{Client, Patience, Remote};
+use crate::kubeclient::{Answer, CallError, Client, Patience, Remote};
 use crate::observe::metrics::{self, Lookup, Metrics, Review};
 use crate::process::Problem;
 use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret};
@@ -177,7 +177,9 @@ impl TokenReviews {
         let counting = self.metrics.reviews();
         counting.token_is_fetched();
         let body = question(token, &self.settings.audiences);
-        let tried = |status, took| counting.asked(Review::Token, status, took);
+        let tried = |answer: &Result<Answer, CallError>, took| {
+            counting.asked(Review::Token, answer.as_ref().ok().map(|answer| answer.status), took);
+        };
         let answer = client.call(Method::POST, PATH, Some(body), self.settings.patience, tried).await;
         let answer = match answer {
             Ok(answer) if answer.is_success() => Ok(answer.body),

@@ -8,10 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Attributes, Decision};
 use crate::kubeapi::{FieldSelector, LabelOperator, LabelSelector};
-use crate::review::Digest;
+use crate::review::{Digest, Version};
 
-/// Where it is posted.
-pub(super) const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 /// Attributes that are as long as this together are not remembered (`maxControllerAttrCacheSize` of
 /// `k8s.io/apiserver/plugin/pkg/authorizer/webhook`): they are the client's to choose.
 const LONGEST_REMEMBERED: usize = 10_000;
@@ -24,6 +22,8 @@ pub(super) enum Said {
     Nothing(Arc<str>),
     /// Yes and no.
     Both,
+    /// Match conditions say that it is not to be asked.
+    Excluded,
 }
 
 /// What is sent; the fields in upstream's order, those that are empty left out.
@@ -56,6 +56,9 @@ struct Spec<'q> {
     user: &'q str,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     groups: &'q [String],
+    /// The name that it had in `v1beta1`.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    group: &'q [String],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     extra: &'q BTreeMap<String, Vec<String>>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -94,7 +97,7 @@ struct NonResourceAttributes<'q> {
 }
 
 #[derive(Serialize)]
-struct Requirements {
+pub(super) struct Requirements {
     requirements: Vec<Requirement>,
 }
 
@@ -107,13 +110,13 @@ struct Requirement {
 }
 
 impl Requirements {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
     /// What a field selector narrows the question to. One that cannot be read narrows nothing: the broader
     /// question is asked.
-    fn of_fields(selector: &str) -> Requirements {
+    pub(super) fn of_fields(selector: &str) -> Requirements {
         let terms = FieldSelector::parse(selector).map(|selector| selector.terms).unwrap_or_default();
         let requirement = |term: crate::kubeapi::FieldTerm| Requirement {
             key: term.field,
@@ -124,7 +127,7 @@ impl Requirements {
     }
 
     /// What a label selector narrows the question to; comparisons of numbers have no word in a review.
-    fn of_labels(selector: &str) -> Requirements {
+    pub(super) fn of_labels(selector: &str) -> Requirements {
         let parsed = LabelSelector::parse(selector).map(|selector| selector.requirements).unwrap_or_default();
         let requirement = |requirement: crate::kubeapi::LabelRequirement| {
             let operator = match requirement.operator {
@@ -141,7 +144,11 @@ impl Requirements {
 }
 
 /// The question as it is sent.
-pub(super) fn question(attributes: Attributes<'_>) -> Bytes {
+pub(super) fn question(attributes: Attributes<'_>, version: Version) -> Bytes {
+    let (api_version, groups, group): (_, &[String], &[String]) = match version {
+        Version::V1 => ("authorization.k8s.io/v1", &attributes.user.groups, &[]),
+        Version::V1Beta1 => ("authorization.k8s.io/v1beta1", &[], &attributes.user.groups),
+    };
     let Attributes { user, request } = attributes;
     let (resource_attributes, non_resource_attributes) = if request.is_resource_request {
         let resource = ResourceAttributes {
@@ -161,13 +168,14 @@ pub(super) fn question(attributes: Attributes<'_>) -> Bytes {
     };
     let question = Question {
         kind: "SubjectAccessReview",
-        api_version: "authorization.k8s.io/v1",
+        api_version,
         metadata: Empty {},
         spec: Spec {
             resource_attributes,
             non_resource_attributes,
             user: &user.name,
-            groups: &user.groups,
+            groups,
+            group,
             extra: &user.extra,
             uid: &user.uid,
         },
@@ -256,7 +264,7 @@ impl Said {
     /// Bytes it takes beside its own size.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Said::Yes | Said::Both => 0,
+            Said::Yes | Said::Both | Said::Excluded => 0,
             Said::No(reason) | Said::Nothing(reason) => reason.len(),
         }
     }
@@ -267,9 +275,10 @@ impl From<Said> for Decision {
         match said {
             Said::Yes => Decision::Allow,
             // In upstream's words.
-            Said::Both => Decision::Contradiction(
-                "webhook subject access review returned both allow and deny response".to_owned(),
-            ),
+            Said::Both => {
+                Decision::Halt("webhook subject access review returned both allow and deny response".to_owned())
+            }
+            Said::Excluded => Decision::NoOpinion(String::new()),
             Said::No(reason) => Decision::Deny(reason.as_ref().to_owned()),
             Said::Nothing(reason) => Decision::NoOpinion(reason.as_ref().to_owned()),
         }
@@ -300,14 +309,14 @@ mod tests {
     }
 
     fn asked(method: &Method, uri: &str) -> serde_json::Value {
-        let bytes = with(method, uri, |request| question(Attributes { user: &jane(), request }));
+        let bytes = with(method, uri, |request| question(Attributes { user: &jane(), request }, Version::V1));
         serde_json::from_slice(&bytes).unwrap()
     }
 
     #[test]
     fn the_question_is_upstream_s_to_the_byte() {
         let uri = "/apis/wardle.example.com/v1alpha1/namespaces/ns/flunders/x/status";
-        let bytes = with(&Method::GET, uri, |request| question(Attributes { user: &jane(), request }));
+        let bytes = with(&Method::GET, uri, |request| question(Attributes { user: &jane(), request }, Version::V1));
         assert_eq!(
             std::str::from_utf8(&bytes).unwrap(),
             concat!(
@@ -318,10 +327,20 @@ mod tests {
             )
         );
         let nobody = with(&Method::GET, "/metrics", |request| {
-            question(Attributes { user: &User { name: "bob".into(), ..User::default() }, request })
+            question(Attributes { user: &User { name: "bob".into(), ..User::default() }, request }, Version::V1)
         });
         let spec = r#""spec":{"nonResourceAttributes":{"path":"/metrics","verb":"get"},"user":"bob"}"#;
         assert!(std::str::from_utf8(&nobody).unwrap().contains(spec));
+    }
+
+    #[test]
+    fn the_older_version_has_another_name_for_groups() {
+        let ask =
+            |version| with(&Method::GET, "/x", |request| question(Attributes { user: &jane(), request }, version));
+        let (new, old) = (ask(Version::V1), ask(Version::V1Beta1));
+        let expected = std::str::from_utf8(&new).unwrap();
+        let expected = expected.replace("k8s.io/v1", "k8s.io/v1beta1").replace("\"groups\"", "\"group\"");
+        assert_eq!(std::str::from_utf8(&old).unwrap(), expected);
     }
 
     #[test]
@@ -418,9 +437,7 @@ mod tests {
         assert_eq!(said(r#"{"allowed":false,"reason":"not yet"}"#), Ok(Said::Nothing("not yet".into())));
         assert_eq!(said(r#"{"evaluationError":"x"}"#), Ok(Said::Nothing("".into())));
         assert_eq!(said(r#"{"allowed":true,"denied":true}"#), Ok(Said::Both));
-        assert!(
-            matches!(Decision::from(Said::Both), Decision::Contradiction(why) if why.contains("both allow and deny"))
-        );
+        assert!(matches!(Decision::from(Said::Both), Decision::Halt(why) if why.contains("both allow and deny")));
         for odd in [
             "",
             "{}",

@@ -1,13 +1,39 @@
 //! The chain of authorisers, and the permit that proves it was asked.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{AccessReviews, Actor, AlwaysAllowPaths, Attributes, Policy};
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
+use crate::observe::metrics::Decisions;
 use crate::process::Published;
 
-/// One entry of `--authorization-mode`.
+/// The authorizers, in the order in which they are asked.
+#[derive(Clone, Debug)]
+pub enum Modes {
+    /// Those of `--authorization-mode`.
+    Named(Vec<Link>),
+    /// Those of `--authorization-config`; followed.
+    Followed(Published<Vec<Link>>),
+}
+
+/// One of them.
+#[derive(Clone)]
+pub struct Link {
+    /// What it is.
+    pub mode: Mode,
+    /// Where its decisions are counted, if they are.
+    pub decisions: Option<Arc<Decisions>>,
+}
+
+/// The authorizers as they are now.
+enum Now<'m> {
+    Named(&'m [Link]),
+    Followed(Arc<Vec<Link>>),
+}
+
+/// One way to decide.
 #[derive(Clone, Debug)]
 pub enum Mode {
     /// Everybody who is known may everything: what stands behind us authorises again.
@@ -31,8 +57,9 @@ pub enum Decision {
     NoOpinion(String),
     /// It could not be found out; let others say. With the reason for the log.
     Error(String),
-    /// It was answered yes and no at once: nobody else is asked. With the reason for the log.
-    Contradiction(String),
+    /// It could not be found out, and nobody else is to be asked: yes and no were said at once, or a webhook's
+    /// failure policy has it so. With the reason for the log.
+    Halt(String),
 }
 
 /// Why a request is not allowed.
@@ -63,8 +90,8 @@ pub struct Authorizer {
     pub privileged_groups: Vec<String>,
     /// Paths that need no permission.
     pub always_allow_paths: AlwaysAllowPaths,
-    /// Asked in this order.
-    pub modes: Vec<Mode>,
+    /// Who is asked.
+    pub modes: Modes,
 }
 
 /// This request for this user was judged, and may be. Only [`Authorizer::authorize`] makes one.
@@ -72,6 +99,54 @@ pub struct Authorizer {
 pub struct Permit<'r> {
     user: Arc<User>,
     request: RequestInfo<'r>,
+}
+
+impl Modes {
+    /// The authorizers as they are now.
+    pub(super) fn now(&self) -> impl Deref<Target = [Link]> {
+        match self {
+            Modes::Named(links) => Now::Named(links),
+            // Not only looked at: somebody may have to be waited for.
+            Modes::Followed(links) => Now::Followed(links.get()),
+        }
+    }
+}
+
+impl From<Vec<Mode>> for Modes {
+    fn from(modes: Vec<Mode>) -> Modes {
+        Modes::Named(modes.into_iter().map(|mode| Link { mode, decisions: None }).collect())
+    }
+}
+
+impl Deref for Now<'_> {
+    type Target = [Link];
+
+    fn deref(&self) -> &[Link] {
+        match self {
+            Now::Named(links) => links,
+            Now::Followed(links) => links,
+        }
+    }
+}
+
+impl Link {
+    async fn decide(&self, attributes: Attributes<'_>) -> Decision {
+        let decision = self.mode.decide(attributes).await;
+        if let Some(decisions) = &self.decisions {
+            match &decision {
+                Decision::Allow => decisions.allowed(),
+                Decision::Deny(_) | Decision::Halt(_) => decisions.denied(),
+                Decision::NoOpinion(_) | Decision::Error(_) => {}
+            }
+        }
+        decision
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.mode.fmt(f)
+    }
 }
 
 impl Mode {
@@ -116,7 +191,7 @@ impl Default for Authorizer {
         Authorizer {
             privileged_groups: vec!["system:masters".to_owned()],
             always_allow_paths: AlwaysAllowPaths::health(),
-            modes: vec![Mode::AlwaysAllow],
+            modes: vec![Mode::AlwaysAllow].into(),
         }
     }
 }
@@ -145,12 +220,12 @@ impl Authorizer {
             return judgement;
         }
         let mut reasons = Vec::new();
-        for mode in &self.modes {
-            match mode.decide(attributes).await {
+        for link in &*self.modes.now() {
+            match link.decide(attributes).await {
                 // Who has an opinion makes up for those before who could not be asked.
                 Decision::Allow => {
                     judgement = Judgement { allowed: true, ..Judgement::default() };
-                    reasons = vec![mode.why(attributes)];
+                    reasons = vec![link.mode.why(attributes)];
                     break;
                 }
                 Decision::Deny(reason) => {
@@ -160,8 +235,10 @@ impl Authorizer {
                 }
                 Decision::NoOpinion(reason) => reasons.push(reason),
                 Decision::Error(_) => judgement.error = "an authorizer could not be asked".to_owned(),
-                Decision::Contradiction(_) => {
-                    judgement.error = "an authorizer said yes and no at once".to_owned();
+                Decision::Halt(_) => {
+                    let error = "an authorizer could not be asked, or made no sense".to_owned();
+                    judgement = Judgement { denied: true, error, ..Judgement::default() };
+                    reasons.clear();
                     break;
                 }
             }
@@ -173,7 +250,7 @@ impl Authorizer {
 
     /// Whether there is a mode that can say who may act as whom. Groups and paths that are always allowed are none.
     pub(super) fn judges_impersonation(&self) -> bool {
-        self.modes.iter().any(Mode::judges)
+        self.modes.now().iter().any(|link| link.mode.judges())
     }
 
     /// Whether somebody may act as somebody else. `AlwaysAllow` has no say in it: it lets everybody through because
@@ -194,13 +271,13 @@ impl Authorizer {
             return Ok(());
         }
         let (mut reasons, mut errors) = (Vec::new(), Vec::new());
-        for mode in self.modes.iter().filter(|mode| count(mode)) {
-            match mode.decide(attributes).await {
+        for link in self.modes.now().iter().filter(|link| count(&link.mode)) {
+            match link.decide(attributes).await {
                 Decision::Allow => return Ok(()),
                 Decision::Deny(reason) => return Err(No::Forbidden(reason)),
                 Decision::NoOpinion(reason) => reasons.push(reason),
                 Decision::Error(why) => errors.push(why),
-                Decision::Contradiction(why) => return Err(No::Unknown(why)),
+                Decision::Halt(why) => return Err(No::Unknown(why)),
             }
         }
         if !errors.is_empty() {
@@ -256,7 +333,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_mode_with_an_opinion_decides() {
         let path = "/apis/g/v1/namespaces/x/things/y";
-        let chain = |modes: &[Mode]| Authorizer { modes: modes.to_vec(), ..Authorizer::default() };
+        let chain = |modes: &[Mode]| Authorizer { modes: modes.to_vec().into(), ..Authorizer::default() };
         for modes in [&[Mode::AlwaysAllow][..], &[Mode::AlwaysDeny, Mode::AlwaysAllow]] {
             assert_eq!(ask(&chain(modes), &jane(&[]), path).await, Ok("jane get".to_owned()));
         }
@@ -276,7 +353,7 @@ mod tests {
     #[tokio::test]
     async fn no_group_is_privileged_unless_named() {
         let authorizer =
-            Authorizer { privileged_groups: Vec::new(), modes: vec![Mode::AlwaysDeny], ..Authorizer::default() };
+            Authorizer { privileged_groups: Vec::new(), modes: vec![Mode::AlwaysDeny].into(), ..Authorizer::default() };
         assert!(ask(&authorizer, &jane(&["system:masters"]), "/version").await.is_err());
     }
 }

@@ -8,6 +8,7 @@ mod access_review;
 mod always_allow_paths;
 mod attributes;
 mod authorizer;
+pub mod configuration;
 mod impersonation;
 pub mod policy;
 mod review_body;
@@ -16,7 +17,8 @@ mod webhook;
 
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
-pub use authorizer::{Authorizer, Decision, Mode, Permit};
+pub use authorizer::{Authorizer, Decision, Link, Mode, Modes, Permit};
+pub use configuration::ConfigurationFile;
 pub use impersonation::{Actor, Impersonated, Impersonator};
 pub use policy::{Policy, PolicyFile};
 pub use self_review::SelfReview;

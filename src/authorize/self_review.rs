@@ -220,8 +220,8 @@ impl SelfReview {
         if authorizer.is_privileged(user) {
             rules.everything();
         }
-        for mode in &authorizer.modes {
-            match mode {
+        for link in &*authorizer.modes.now() {
+            match &link.mode {
                 Mode::AlwaysAllow => rules.everything(),
                 Mode::AlwaysDeny => {}
                 Mode::Static(policy) => {
@@ -301,7 +301,7 @@ mod tests {
              subjects: [{{kind: User, name: jane}}]\n"
         );
         let policy = Published::fixed(Policy::parse("p", &text, false).unwrap());
-        Authorizer { modes: vec![Mode::Static(policy)], ..Authorizer::default() }
+        Authorizer { modes: vec![Mode::Static(policy)].into(), ..Authorizer::default() }
     }
 
     async fn ask(review: SelfReview, spec: Value) -> Result<Value, Status> {

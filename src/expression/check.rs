@@ -25,6 +25,8 @@ pub enum Kind {
     List,
     /// A mapping.
     Map,
+    /// A mapping of these fields and no others.
+    Fields(&'static [(&'static str, Kind)]),
     /// Nothing.
     Null,
     /// Only an evaluation can tell.
@@ -135,21 +137,15 @@ impl<'e> Checker<'e> {
             }
             Expr::Struct(made) => Err(format!("undeclared reference to '{}'", made.type_name)),
             Expr::Select(select) => {
-                let operand = self.kind(&select.operand)?;
-                if select.test {
-                    return Ok(Kind::Bool);
-                }
-                if let Expr::Ident(name) = &select.operand.expr
-                    && *name == self.variable.name
-                    && let Some(fields) = self.variable.fields
-                {
-                    let field = fields.iter().find(|(field, _)| *field == select.field);
-                    return field.map(|(_, kind)| *kind).ok_or_else(|| format!("undefined field '{}'", select.field));
-                }
-                match operand {
-                    Kind::Any | Kind::Map => Ok(Kind::Any),
-                    _ => Err(format!("'{}' is asked of what has no fields", select.field)),
-                }
+                let found = match self.kind(&select.operand)? {
+                    Kind::Any | Kind::Map => Kind::Any,
+                    Kind::Fields(fields) => {
+                        let field = fields.iter().find(|(field, _)| *field == select.field);
+                        field.map(|(_, kind)| *kind).ok_or_else(|| format!("undefined field '{}'", select.field))?
+                    }
+                    _ => return Err(format!("'{}' is asked of what has no fields", select.field)),
+                };
+                Ok(if select.test { Kind::Bool } else { found })
             }
             Expr::Call(call) => self.call(call),
             Expr::Comprehension(one) => {
@@ -174,7 +170,7 @@ impl<'e> Checker<'e> {
             return Ok(*kind);
         }
         if name == self.variable.name {
-            return Ok(Kind::Map);
+            return Ok(self.variable.fields.map_or(Kind::Map, Kind::Fields));
         }
         if TYPES.contains(&name) { Ok(Kind::Any) } else { Err(format!("undeclared reference to '{name}'")) }
     }

@@ -6,7 +6,8 @@ use super::*;
 
 const CLAIMS: Variable = Variable { name: "claims", fields: None };
 const USER: Variable =
-    Variable { name: "user", fields: Some(&[("username", Kind::Text), ("groups", Kind::List), ("extra", Kind::Map)]) };
+    Variable { name: "user", fields: Some(&[("username", Kind::Text), ("groups", Kind::List), ("inner", INNER)]) };
+const INNER: Kind = Kind::Fields(&[("deep", Kind::Text)]);
 
 fn claims() -> Json {
     json!({
@@ -82,8 +83,11 @@ fn what_is_wrong_is_told_before_anything_is_evaluated() {
     for sign in ["!", "-"] {
         let _ = Expression::compile(&format!("{}1", sign.repeat(10_001)), &CLAIMS);
     }
-    let why = Expression::compile("user.name == ''", &USER).unwrap_err();
-    assert!(why.contains("undefined field 'name'"), "{why}");
+    for source in ["user.name == ''", "has(user.name)", "user.inner.name == ''", "has(user.inner.name)"] {
+        let why = Expression::compile(source, &USER).unwrap_err();
+        assert!(why.contains("undefined field 'name'"), "{source}: {why}");
+    }
+    assert!(Expression::compile("has(user.inner) && user.inner.deep == ''", &USER).is_ok());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Answer, CallError, Kubeconfig, Patience};
+use super::{Answer, CallError, Kubeconfig, Patience, Source};
 use crate::egress::{Endpoint, Pool, Resolver, SendError, Sent, Upstream};
 use crate::message::Body;
 use crate::process::{Follower, Problems};
@@ -28,7 +28,7 @@ const ROUND: Duration = Duration::from_secs(1);
 /// Calls an API server over connections of its own, as its kubeconfig now says.
 pub struct Client {
     pool: Pool,
-    path: PathBuf,
+    source: Source,
     current: RefCell<Current>,
 }
 
@@ -39,15 +39,15 @@ struct Current {
 }
 
 impl Client {
-    /// A client of what `kubeconfig`, which was read from `path`, names. It must run on a `LocalSet`.
-    pub fn new(path: PathBuf, kubeconfig: Kubeconfig, resolver: Resolver) -> Rc<Client> {
+    /// A client of what `kubeconfig`, which was read from `source`, names. It must run on a `LocalSet`.
+    pub fn new(source: impl Into<Source>, kubeconfig: Kubeconfig, resolver: Resolver) -> Rc<Client> {
         let pool = Pool::new(resolver);
         let current = RefCell::new(Current::new(&pool, kubeconfig));
-        Rc::new(Client { pool, path, current })
+        Rc::new(Client { pool, source: source.into(), current })
     }
 
     /// One call, as patient as `patience` says, and the whole answer whatever its status. `tried` is told of each
-    /// attempt: the status, if there was an answer, and how long it took.
+    /// attempt: what came of it, and how long it took.
     ///
     /// # Errors
     /// Why the last attempt got no answer.
@@ -57,7 +57,7 @@ impl Client {
         path: &str,
         body: Option<Bytes>,
         patience: Patience,
-        mut tried: impl FnMut(Option<u16>, Duration),
+        mut tried: impl FnMut(&Result<Answer, CallError>, Duration),
     ) -> Result<Answer, CallError> {
         let over = Instant::now() + patience.whole;
         let mut number = 0;
@@ -66,7 +66,7 @@ impl Client {
             let until = over.min(began + patience.attempt);
             let attempt = self.attempt(method.clone(), path, body.clone());
             let result = timeout_at(until, attempt).await.unwrap_or(Err(CallError::TimedOut(until - began)));
-            tried(result.as_ref().ok().map(|answer| answer.status), began.elapsed());
+            tried(&result, began.elapsed());
             let again = match &result {
                 Ok(answer) => answer.is_worth_another(),
                 Err(error) => error.is_worth_another(),
@@ -98,10 +98,10 @@ impl Client {
         let mut follower = Follower::new(files.clone());
         loop {
             // At once, too: a file may have changed between its first reading and the line above.
-            match Kubeconfig::load(&self.path) {
+            match self.source.load() {
                 Ok(kubeconfig) => {
                     if told.take().is_some() {
-                        tracing::info!(file = %self.path.display(), "the kubeconfig is good again");
+                        tracing::info!(source = %self.source, "the kubeconfig is good again");
                     }
                     *self.current.borrow_mut() = Current::new(&self.pool, kubeconfig);
                     let now = self.files();
@@ -150,7 +150,9 @@ impl Client {
             let current = self.current.borrow();
             (current.kubeconfig.clone(), current.endpoint.clone())
         };
-        let uri = format!("{}{path}", kubeconfig.prefix);
+        // What is posted to the URL of a kubeconfig itself may have nothing but a query.
+        let slash = if kubeconfig.prefix.is_empty() && !path.starts_with('/') { "/" } else { "" };
+        let uri = format!("{}{slash}{path}", kubeconfig.prefix);
         let uri = uri.parse().map_err(|error| CallError::Nonsense(format!("{uri} is no path: {error}")))?;
         let make = || {
             let mut request = Box::new(Request::new(body.clone().map_or(Body::Empty, Body::Full)));

@@ -110,17 +110,38 @@ impl Kubeconfig {
             let field = error.path().to_string();
             Problem::field(&place, if field == "." { "" } else { &field }, "not what a kubeconfig has there")
         })?;
-        let mut reading = Reading {
-            place,
-            folder: path.parent().unwrap_or(Path::new("")),
-            problems: Problems::default(),
-            files: vec![path.to_owned()],
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Reading { place, folder, problems: Problems::default(), files: vec![path.to_owned()] }.all(&written)
+    }
+
+    /// What a pod knows of its cluster: the service account in `folder`, and variables of its `environment`.
+    pub(super) fn in_cluster(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Kubeconfig, Problems> {
+        const PLACE: &str = "in-cluster configuration";
+        let (host, port) = (environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT"));
+        if host.is_empty() || port.is_empty() {
+            // In the words of client-go, which people search for.
+            let message = "unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT \
+                           must be defined";
+            return Err(Problem::new(PLACE, message).into());
+        }
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let name = || PLACE.to_owned();
+        let cluster = Cluster {
+            server: format!("https://{host}:{port}"),
+            certificate_authority: "ca.crt".to_owned(),
+            ..Cluster::default()
         };
-        let read = reading.current(&written);
-        let Reading { problems, files, .. } = reading;
-        let read = problems.or(read)?;
-        // Without a problem there is always something.
-        read.map(|read| Kubeconfig { files, ..read }).ok_or_else(Problems::default)
+        let user = User { token_file: "token".to_owned(), ..User::default() };
+        let written = Written {
+            clusters: Some(vec![NamedCluster { name: name(), cluster: Some(cluster) }]),
+            users: Some(vec![NamedUser { name: name(), user: Some(user) }]),
+            contexts: Some(vec![NamedContext {
+                name: name(),
+                context: Some(Context { cluster: name(), user: name() }),
+            }]),
+            current_context: Some(name()),
+        };
+        Reading { place: name(), folder, problems: Problems::default(), files: Vec::new() }.all(&written)
     }
 
     /// The API server, as `host:port`.
@@ -137,6 +158,14 @@ struct Reading<'p> {
 }
 
 impl Reading<'_> {
+    fn all(mut self, written: &Written) -> Result<Kubeconfig, Problems> {
+        let read = self.current(written);
+        let Reading { problems, files, .. } = self;
+        let read = problems.or(read)?;
+        // Without a problem there is always something.
+        read.map(|read| Kubeconfig { files, ..read }).ok_or_else(Problems::default)
+    }
+
     fn current(&mut self, written: &Written) -> Option<Kubeconfig> {
         let name = written.current_context.as_deref().unwrap_or_default();
         if name.is_empty() {
@@ -381,6 +410,27 @@ mod tests {
             Kubeconfig::load(&self.folder.path().join("kubeconfig"))
                 .map_err(|problems| problems.0.iter().map(|it| it.to_string().replace(&folder, "DIR")).collect())
         }
+    }
+
+    #[test]
+    fn what_a_pod_knows_of_its_cluster() {
+        let world = World::new();
+        let load = |host: &str| {
+            let value = |name: &str| match name {
+                "KUBERNETES_SERVICE_HOST" => host.to_owned(),
+                "KUBERNETES_SERVICE_PORT" => "443".to_owned(),
+                _ => String::new(),
+            };
+            Kubeconfig::in_cluster(world.folder.path(), &value).map_err(|problems| problems.to_string())
+        };
+        let found = load("fd00::1").ok().unwrap();
+        assert_eq!(found.server().to_string(), "[fd00::1]:443");
+        assert_eq!(found.authorization.unwrap(), "Bearer s3cret");
+        assert_eq!(found.files, ["token", "ca.crt"].map(|name| world.folder.path().join(name)));
+        let why = load("").err().unwrap();
+        assert!(why.contains("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be defined"), "{why}");
+        std::fs::remove_file(world.folder.path().join("token")).unwrap();
+        assert!(load("10.0.0.1").err().unwrap().contains("token cannot be read"));
     }
 
     #[test]

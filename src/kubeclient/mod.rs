@@ -8,8 +8,10 @@ mod call;
 mod client;
 mod kubeconfig;
 mod remote;
+mod source;
 
 pub use call::{Answer, CallError, Patience};
 pub use client::Client;
 pub use kubeconfig::Kubeconfig;
 pub use remote::{Jobs, Remote};
+pub use source::Source;

@@ -73,6 +73,8 @@ struct Entry<V> {
 struct Writing {
     entries: usize,
     bytes: usize,
+    /// What the metrics were told last: entries and bytes.
+    told: (usize, usize),
     /// The set that next makes room when all together is too much.
     hand: usize,
     hasher: std::hash::RandomState,
@@ -83,7 +85,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
     pub fn new(name: metrics::DecisionCache, limits: Limits, metrics: Arc<Metrics>) -> DecisionCache<V> {
         let places = limits.entries.max(WAYS).next_power_of_two();
         let slot = || Slot { tag: AtomicU64::new(0), entry: ArcSwapOption::empty() };
-        let writing = Writing { entries: 0, bytes: 0, hand: 0, hasher: std::hash::RandomState::new() };
+        let writing = Writing { entries: 0, bytes: 0, told: (0, 0), hand: 0, hasher: std::hash::RandomState::new() };
         DecisionCache {
             slots: std::iter::repeat_with(slot).take(places).collect(),
             limits,
@@ -130,7 +132,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         }
         let bytes = kept.bytes + OVERHEAD;
         if bytes > self.limits.bytes {
-            self.tell(&writing);
+            self.tell(&mut writing);
             return value;
         }
         while writing.bytes + bytes > self.limits.bytes {
@@ -154,7 +156,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         slot.tag.store(key.tag(), Ordering::Release);
         writing.entries += 1;
         writing.bytes += bytes;
-        self.tell(&writing);
+        self.tell(&mut writing);
         value
     }
 
@@ -166,7 +168,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
                 self.empty(slot, &mut writing);
             }
         }
-        self.tell(&writing);
+        self.tell(&mut writing);
     }
 
     /// How many decisions are kept, and how many bytes they take.
@@ -226,8 +228,15 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         u32::try_from(now.saturating_duration_since(self.began).as_secs()).unwrap_or(u32::MAX)
     }
 
-    fn tell(&self, writing: &Writing) {
-        self.metrics.reviews().holds(self.name, writing.entries, writing.bytes);
+    fn tell(&self, writing: &mut Writing) {
+        let now = (writing.entries, writing.bytes);
+        self.metrics.reviews().holds(self.name, now, std::mem::replace(&mut writing.told, now));
+    }
+}
+
+impl<V> Drop for DecisionCache<V> {
+    fn drop(&mut self) {
+        self.metrics.reviews().holds(self.name, (0, 0), self.writing.get_mut().told);
     }
 }
 

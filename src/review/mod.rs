@@ -8,8 +8,10 @@ mod cache;
 mod complaint;
 mod flights;
 mod key;
+mod target;
 
 pub use cache::{DecisionCache, Kept, Limits};
 pub use complaint::Complaint;
 pub use flights::{Flights, Landing};
 pub use key::{Digest, Key, Secret};
+pub use target::{Target, Version};

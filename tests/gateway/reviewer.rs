@@ -33,7 +33,7 @@ type Behaviour = Arc<dyn Fn(&Value) -> Reply + Send + Sync>;
 pub(crate) struct Reviewer {
     backend: Backend,
     behaviour: Arc<Mutex<Behaviour>>,
-    asked: Arc<Mutex<Vec<Value>>>,
+    asked: Arc<Mutex<Vec<(String, Value)>>>,
     config_map: watch::Sender<(u64, ConfigMap)>,
 }
 
@@ -57,7 +57,7 @@ impl Reviewer {
 
     pub(crate) async fn start_at(world: &World, address: SocketAddr) -> Reviewer {
         let behaviour: Arc<Mutex<Behaviour>> = Arc::new(Mutex::new(Arc::new(kindly)));
-        let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
         let (behaving, asking) = (behaviour.clone(), asked.clone());
         let (config_map, telling) = watch::channel((1, ConfigMap::Gone));
         let settings = Settings { names: vec!["127.0.0.1"], address, all: true, ..Settings::http2() };
@@ -67,7 +67,7 @@ impl Reviewer {
                 if request.method() == http::Method::GET {
                     return tell(request.uri(), telling);
                 }
-                let path = request.uri().path().to_owned();
+                let target = request.uri().path_and_query().unwrap().to_string();
                 let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                 let question: Value = serde_json::from_slice(&body).unwrap();
                 let of = format!(
@@ -75,8 +75,9 @@ impl Reviewer {
                     question["apiVersion"].as_str().unwrap(),
                     question["kind"].as_str().unwrap()
                 );
-                assert_eq!(path, of.to_ascii_lowercase());
-                asking.lock().unwrap().push(question.clone());
+                // The API, or a webhook's own URL.
+                assert!(target == of.to_ascii_lowercase() || !target.starts_with("/apis"), "{target}");
+                asking.lock().unwrap().push((target, question.clone()));
                 let reply = behaving.lock().unwrap().clone()(&question);
                 give(reply).await
             }
@@ -86,16 +87,17 @@ impl Reviewer {
         world.keep("reviewer-client", &world.request_header.issue(&identity, SystemTime::now()).unwrap());
         std::fs::write(world.path("reviewer.token"), "first\n").unwrap();
         let reviewer = Reviewer { backend, behaviour, asked, config_map };
-        reviewer.write_kubeconfig(world);
+        reviewer.write_kubeconfig(world, "reviewer", "");
         reviewer
     }
 
-    fn write_kubeconfig(&self, world: &World) {
+    /// Writes `NAME.kubeconfig`, which names the reviewer, with `path` behind its address; says where that file is.
+    pub(crate) fn write_kubeconfig(&self, world: &World, name: &str, path: &str) -> String {
         let document = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "c", "cluster": {
-                "server": format!("https://{}", self.backend.address),
+                "server": format!("https://{}{path}", self.backend.address),
                 "certificate-authority": "backend-ca.crt",
             }}],
             "users": [{"name": "u", "user": {
@@ -106,7 +108,9 @@ impl Reviewer {
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x",
         });
-        std::fs::write(world.path("reviewer.kubeconfig"), document.to_string()).unwrap();
+        let file = world.path(&format!("{name}.kubeconfig"));
+        std::fs::write(&file, document.to_string()).unwrap();
+        file.display().to_string()
     }
 
     /// Does as `behaviour` says from now on.
@@ -124,7 +128,18 @@ impl Reviewer {
 
     /// The reviews of a kind so far.
     pub(crate) fn asked(&self, kind: &str) -> Vec<Value> {
-        self.asked.lock().unwrap().iter().filter(|question| question["kind"] == kind).cloned().collect()
+        let asked = self.asked.lock().unwrap();
+        asked.iter().filter(|(_, question)| question["kind"] == kind).map(|(_, question)| question.clone()).collect()
+    }
+
+    /// Where the latest review was sent, and what it was.
+    pub(crate) fn last(&self) -> (String, Value) {
+        self.asked.lock().unwrap().last().unwrap().clone()
+    }
+
+    /// How many reviews there were.
+    pub(crate) fn count(&self) -> usize {
+        self.asked.lock().unwrap().len()
     }
 
     /// The credentials that the latest review came with: common name, and token.

@@ -23,6 +23,10 @@ type Outcome = Result<(User, Option<&'static str>), (u16, String)>;
 impl World {
     /// `rules` are lines of `who: {a rule}`, for every namespace.
     fn new(rules: &[(&str, &str)]) -> World {
+        World::of(vec![World::policy(rules)])
+    }
+
+    fn policy(rules: &[(&str, &str)]) -> Mode {
         let mut text = String::new();
         for (number, (user, rule)) in rules.iter().enumerate() {
             text += &format!(
@@ -33,13 +37,13 @@ impl World {
             );
         }
         let policy = Policy::parse("policy.yaml", &text, false).unwrap();
-        World::of(vec![Mode::Static(Published::new(policy).1)])
+        Mode::Static(Published::new(policy).1)
     }
 
     fn of(modes: Vec<Mode>) -> World {
         let metrics = Metrics::new();
         World {
-            authorizer: Authorizer { modes, ..Authorizer::default() },
+            authorizer: Authorizer { modes: modes.into(), ..Authorizer::default() },
             impersonator: Impersonator::new(&metrics),
             groups: GroupFilter::default(),
             metrics,
@@ -413,8 +417,8 @@ async fn only_a_mode_that_judges_lets_anybody_be_somebody_else() {
             }
         }
     }
-    let mut world = World::new(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
-    world.authorizer.modes.push(Mode::AlwaysAllow);
+    let policy = World::policy(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
+    let world = World::of(vec![policy, Mode::AlwaysAllow]);
     assert_eq!(world.jane(&[("user", "bob")]).await.unwrap_err().0, 403, "AlwaysAllow has no say");
     assert_eq!(world.try_as(&named("jane"), "/healthz", &[("user", "bob")]).await.unwrap_err().0, 403);
     // As upstream: whoever may everything may this, where somebody judges.

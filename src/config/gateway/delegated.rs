@@ -8,6 +8,7 @@ use crate::authenticate::TokenReviewSettings;
 use crate::authorize::{AccessReviewSettings, AlwaysAllowPaths};
 use crate::config::reading::Reading;
 use crate::kubeclient::Patience;
+use crate::review::{Target, Version};
 
 /// Questions that a kube-apiserver answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Delegated {
     pub tolerate_lookup_failure: bool,
     /// How tokens are reviewed.
     pub token_reviews: TokenReviewSettings,
-    /// `--authorization-kubeconfig`: whom to ask what users may; there if, and only if, [`Mode::Webhook`] is among
+    /// `--authorization-kubeconfig` or `--authorization-webhook-config-file`: whom to ask what users may; there if, and only if, [`Mode::Webhook`] is among
     /// the modes.
     pub authorization_kubeconfig: Option<PathBuf>,
     /// How long answers are believed.
@@ -39,6 +40,7 @@ pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], re
     let named = who.client_ca_file.is_some() && who.request_header.ca_file.is_some();
     // Upstream ignores that clients' authorities cannot be looked up; only those of front proxies matter to it.
     let tolerate = reading.switch("authentication-tolerate-lookup-failure") || who.request_header.ca_file.is_some();
+    let (authorization_kubeconfig, target) = authorization_kubeconfig(reading, modes);
     Delegated {
         look_up: authentication_kubeconfig.is_some() && !skip_lookup && !named,
         tolerate_lookup_failure: tolerate,
@@ -48,8 +50,9 @@ pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], re
             cache_ttl: reading.duration("authentication-token-webhook-cache-ttl"),
             patience: Patience::within(request_timeout),
         },
-        authorization_kubeconfig: authorization_kubeconfig(reading, modes),
+        authorization_kubeconfig,
         access_reviews: AccessReviewSettings {
+            target,
             authorized_ttl: reading.duration("authorization-webhook-cache-authorized-ttl"),
             unauthorized_ttl: reading.duration("authorization-webhook-cache-unauthorized-ttl"),
             stale_allow_ttl: reading.duration("authorization-stale-allow-ttl"),
@@ -59,15 +62,35 @@ pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], re
     }
 }
 
-fn authorization_kubeconfig(reading: &mut Reading<'_>, modes: &[Mode]) -> Option<PathBuf> {
-    const NAME: &str = "authorization-kubeconfig";
-    let path = reading.path(NAME);
-    match (&path, modes.contains(&Mode::Webhook)) {
-        (None, true) => reading.problem(NAME, "needed with --authorization-mode=Webhook"),
-        (Some(_), false) => reading.problem(NAME, "not used without Webhook among --authorization-mode"),
-        _ => {}
+/// Whom [`Mode::Webhook`] asks, and how.
+fn authorization_kubeconfig(reading: &mut Reading<'_>, modes: &[Mode]) -> (Option<PathBuf>, Target) {
+    const API_SERVER: &str = "authorization-kubeconfig";
+    const WEBHOOK: &str = "authorization-webhook-config-file";
+    let version = Version::parse(&reading.text("authorization-webhook-version")).unwrap_or_default();
+    let (api_server, webhook) = (reading.path(API_SERVER), reading.path(WEBHOOK));
+    if !modes.contains(&Mode::Webhook) {
+        for (name, path) in [(API_SERVER, &api_server), (WEBHOOK, &webhook)] {
+            // Where a configuration says it, that is told already.
+            if path.is_some() && !modes.is_empty() {
+                reading.problem(name, "not used without Webhook among --authorization-mode");
+            }
+        }
+        return (None, Target::default());
     }
-    path
+    match (api_server, webhook) {
+        (Some(_), Some(_)) => {
+            reading.problem(WEBHOOK, "cannot be given together with --authorization-kubeconfig: only one can be asked");
+            (None, Target::default())
+        }
+        (None, Some(path)) => (Some(path), Target::Webhook(version)),
+        (path, None) => {
+            if path.is_none() {
+                let message = "needed with --authorization-mode=Webhook; or --authorization-webhook-config-file";
+                reading.problem(API_SERVER, message);
+            }
+            (path, Target::default())
+        }
+    }
 }
 
 fn always_allow_paths(reading: &mut Reading<'_>) -> AlwaysAllowPaths {

@@ -270,16 +270,34 @@ pub static MAY_THEY: Group = Group {
             "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Static whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides. Who may act as somebody else (kubectl --as) only Static and Webhook say",
         ),
         Flag::new(
+            "authorization-config",
+            Kind::File,
+            "",
+            "AuthorizationConfiguration (apiserver.config.k8s.io/v1): a chain of authorizers of type Webhook, RBAC (by --authorization-policy-file), AlwaysDeny and AlwaysAllow, instead of --authorization-mode and the flags for its modes. Followed on disk",
+        ),
+        Flag::new(
             "authorization-policy-file",
             Kind::File,
             "",
-            "YAML file of RBAC objects for --authorization-mode=Static: ClusterRole, Role, ClusterRoleBinding, RoleBinding. Followed on disk",
+            "YAML file of RBAC objects for --authorization-mode=Static, or for type RBAC in --authorization-config: ClusterRole, Role, ClusterRoleBinding, RoleBinding. Followed on disk",
         ),
         Flag::new(
             "authorization-kubeconfig",
             Kind::File,
             "",
             "kubeconfig of the kube-apiserver that --authorization-mode=Webhook asks (SubjectAccessReview). Followed on disk",
+        ),
+        Flag::new(
+            "authorization-webhook-config-file",
+            Kind::File,
+            "",
+            "kubeconfig of a webhook that --authorization-mode=Webhook asks instead, at the very URL that stands there. Followed on disk",
+        ),
+        Flag::new(
+            "authorization-webhook-version",
+            Kind::Choice(&["v1", "v1beta1"]),
+            "v1beta1",
+            "Version of SubjectAccessReview that --authorization-webhook-config-file is asked in",
         ),
         Flag::new(
             "authorization-webhook-cache-authorized-ttl",
@@ -417,7 +435,6 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 pub static LATER: &[Flag] = &[
     later("cors-allowed-origins", Kind::List(""), NO_CORS),
     later("authentication-token-webhook-config-file", Kind::File, CREDENTIALS),
-    later("authorization-config", Kind::File, MODES),
     later("serve-delegation", Kind::Switch, MODES),
     later("kubeconfig", Kind::File, REGISTRY),
     later("delegate-kubeconfig", Kind::File, REGISTRY),

@@ -42,6 +42,8 @@ pub struct GatewayConfig {
     pub who: Who,
     /// What they may; the first mode that decides counts.
     pub modes: Vec<Mode>,
+    /// Who says it instead of `modes`, which are empty then (`AuthorizationConfiguration`).
+    pub authorization_config: Option<PathBuf>,
     /// What [`Mode::Static`] goes by.
     pub policy_file: Option<PathBuf>,
     /// What a kube-apiserver is asked.
@@ -63,15 +65,18 @@ impl Arguments<Gateway> {
         let mut reading = Reading::new(&self.written, Gateway::FLAGS, Gateway::LATER, Gateway::KIND, environment);
         let who = who::who(&mut reading);
         let forwarding = behind::forwarding(&mut reading);
-        let modes = who::modes(&mut reading);
+        let authorization_config = who::authorization_config(&mut reading);
+        let configured = authorization_config.is_some();
+        let modes = who::modes(&mut reading, configured);
         let config = GatewayConfig {
             data_dir: data_dir(&mut reading),
             serving: serving::serving(&mut reading, &who),
             limits: serving::limits(&mut reading),
             delegated: delegated::delegated(&mut reading, &who, &modes, forwarding.request_timeout),
             who,
-            policy_file: who::policy_file(&mut reading, &modes),
+            policy_file: who::policy_file(&mut reading, &modes, configured),
             modes,
+            authorization_config,
             behind: behind::behind(&mut reading, &forwarding),
             forwarding,
             shutdown: serving::shutdown(&mut reading),
@@ -290,12 +295,27 @@ mod tests {
             ),
             (
                 &["--authorization-mode=Webhook"],
-                "--authorization-kubeconfig: needed with --authorization-mode=Webhook",
+                "--authorization-kubeconfig: needed with --authorization-mode=Webhook; or --authorization-webhook-config-file",
                 false,
             ),
             (
                 &["--authorization-kubeconfig=k"],
                 "--authorization-kubeconfig: not used without Webhook among --authorization-mode",
+                false,
+            ),
+            (
+                &[
+                    "--authorization-mode=Webhook",
+                    "--authorization-kubeconfig=k",
+                    "--authorization-webhook-config-file=w",
+                ],
+                "--authorization-webhook-config-file: cannot be given together with --authorization-kubeconfig: only one \
+                 can be asked",
+                false,
+            ),
+            (
+                &["--authorization-config=c", "--authorization-kubeconfig=k"],
+                "--authorization-config: can not be specified together with --authorization-kubeconfig",
                 false,
             ),
             (

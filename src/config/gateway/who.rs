@@ -127,10 +127,34 @@ fn header_names(reading: &mut Reading<'_>, name: &str, values: Vec<String>) -> V
     values
 }
 
-/// The file that [`Mode::Static`] reads; there if, and only if, it is among the modes.
-pub(super) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode]) -> Option<PathBuf> {
+/// `--authorization-config`, which says all that the flags for modes say, and so leaves no room for them.
+pub(super) fn authorization_config(reading: &mut Reading<'_>) -> Option<PathBuf> {
+    const NAME: &str = "authorization-config";
+    const LEGACY: [&str; 6] = [
+        "authorization-mode",
+        "authorization-kubeconfig",
+        "authorization-webhook-config-file",
+        "authorization-webhook-version",
+        "authorization-webhook-cache-authorized-ttl",
+        "authorization-webhook-cache-unauthorized-ttl",
+    ];
+    let path = reading.path(NAME)?;
+    for other in LEGACY {
+        if reading.given(other) {
+            reading.problem(NAME, format_args!("can not be specified together with --{other}"));
+        }
+    }
+    Some(path)
+}
+
+/// The file that [`Mode::Static`] reads; there if, and only if, it is among the modes. A configuration may name
+/// it, or come to do so.
+pub(super) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> Option<PathBuf> {
     const NAME: &str = "authorization-policy-file";
     let path = reading.path(NAME);
+    if configured {
+        return path;
+    }
     match (&path, modes.contains(&Mode::Static)) {
         (None, true) => reading.problem(NAME, "needed with --authorization-mode=Static"),
         (Some(_), false) => reading.problem(NAME, "not used without Static among --authorization-mode"),
@@ -139,11 +163,18 @@ pub(super) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode]) -> Option<P
     path
 }
 
-pub(super) fn modes(reading: &mut Reading<'_>) -> Vec<Mode> {
+/// The modes; none where a configuration says it.
+pub(super) fn modes(reading: &mut Reading<'_>, configured: bool) -> Vec<Mode> {
     const NAME: &str = "authorization-mode";
     const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny, Static and Webhook";
-    let mut modes = Vec::new();
-    for word in reading.list(NAME) {
+    let (written, mut modes) = (reading.list(NAME), Vec::new());
+    if configured {
+        return modes;
+    }
+    if written.is_empty() {
+        reading.problem(NAME, format_args!("at least one mode is needed; {KNOWN}"));
+    }
+    for word in written {
         let mode = match word.as_str() {
             "AlwaysAllow" => Mode::AlwaysAllow,
             "AlwaysDeny" => Mode::AlwaysDeny,
@@ -158,9 +189,6 @@ pub(super) fn modes(reading: &mut Reading<'_>) -> Vec<Mode> {
             reading.problem(NAME, format_args!("{word} is there more than once"));
         }
         modes.push(mode);
-    }
-    if reading.list(NAME).is_empty() {
-        reading.problem(NAME, format_args!("at least one mode is needed; {KNOWN}"));
     }
     modes
 }

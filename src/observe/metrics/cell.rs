@@ -5,7 +5,7 @@
 //! The handles that reach the changing methods are `!Send`, which is what keeps the writer single.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A counter or, with [`Tally::down`], a gauge: sums wrap, so the cells of several workers may each
@@ -28,6 +28,28 @@ impl Tally {
 
     pub(super) fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+/// A counter that many threads raise at once: each has a cache line of its own for it.
+#[derive(Default)]
+pub(super) struct Striped([Stripe; STRIPES]);
+
+const STRIPES: usize = 16;
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(AtomicU64);
+
+impl Striped {
+    pub(super) fn up(&self) {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static MINE: usize = NEXT.fetch_add(1, Relaxed) % STRIPES);
+        self.0[MINE.with(|mine| *mine)].0.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.iter().map(|stripe| stripe.0.load(Relaxed)).sum()
     }
 }
 
@@ -133,7 +155,19 @@ pub(super) static IMPERSONATION_SECONDS: Bounds = seconds!(
     "16.384" = 16384 / 1,
 );
 
-/// `authentication_token_cache_request_duration_seconds`, which has Prometheus' default buckets.
+/// `apiserver_authorization_match_condition_evaluation_seconds` (k8s.io/apiserver/pkg/authorization/cel/metrics.go).
+pub(super) static CONDITION_SECONDS: Bounds = seconds!(
+    "0.001" = 1 / 1,
+    "0.005" = 5 / 1,
+    "0.01" = 10 / 1,
+    "0.025" = 25 / 1,
+    "0.1" = 100 / 1,
+    "0.2" = 200 / 1,
+    "0.25" = 250 / 1,
+);
+
+/// `authentication_token_cache_request_duration_seconds`, which has Prometheus' default buckets, as has
+/// `apiserver_authorization_webhook_duration_seconds`.
 pub(super) static TOKEN_SECONDS: Bounds = seconds!(
     "0.005" = 5 / 1,
     "0.01" = 10 / 1,

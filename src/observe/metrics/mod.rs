@@ -3,6 +3,7 @@
 //! What every request touches is counted in [`WorkerMetrics`], one for each worker thread; what
 //! changes now and then is told to [`Metrics`] itself. A scrape adds the workers up.
 
+mod authorization;
 mod backend;
 mod cell;
 mod impersonation;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+pub use authorization::{Authorization, Decisions, RoundTrip, Webhook};
 pub use backend::{ConnectionCount, Endpoint, Service};
 pub use impersonation::{Impersonation, Impersonations};
 pub use labels::{
@@ -48,6 +50,7 @@ pub struct Metrics {
     registry_errors: Family<1>,
     reviews: Reviews,
     impersonations: Impersonations,
+    authorization: Authorization,
 }
 
 /// The state of an APIService's circuit; the number is the metric's value.
@@ -87,6 +90,7 @@ impl Metrics {
             registry_errors: Family::default(),
             reviews: Reviews::default(),
             impersonations: Impersonations::default(),
+            authorization: Authorization::default(),
         })
     }
 
@@ -107,6 +111,11 @@ impl Metrics {
     /// What is counted of requests to act as somebody else.
     pub fn impersonations(&self) -> &Impersonations {
         &self.impersonations
+    }
+
+    /// What is counted of authorizers that a configuration names.
+    pub fn authorization(&self) -> &Authorization {
+        &self.authorization
     }
 
     /// A client's TLS handshake failed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell::{Counted, Histogram, REVIEW_SECONDS, TOKEN_SECONDS};
+use super::cell::{Counted, Histogram, REVIEW_SECONDS, Striped, TOKEN_SECONDS};
 use super::text::{Kind, Text};
 
 /// Which cache of decisions.
@@ -81,10 +81,13 @@ impl Reviews {
         self.caches[cache as usize].lookups[lookup as usize].up();
     }
 
-    /// How much a cache holds now.
-    pub fn holds(&self, cache: DecisionCache, entries: usize, bytes: usize) {
-        self.caches[cache as usize].entries.store(entries, Relaxed);
-        self.caches[cache as usize].bytes.store(bytes, Relaxed);
+    /// How much a cache holds now, and how much it held when it said so last: there may be several of a name.
+    pub fn holds(&self, cache: DecisionCache, now: (usize, usize), before: (usize, usize)) {
+        let change = |held: &AtomicUsize, now: usize, before: usize| {
+            held.fetch_add(now.wrapping_sub(before), Relaxed);
+        };
+        change(&self.caches[cache as usize].entries, now.0, before.0);
+        change(&self.caches[cache as usize].bytes, now.1, before.1);
     }
 
     /// A decision that was still good made room for another.
@@ -210,7 +213,7 @@ impl Reviews {
     }
 }
 
-fn histogram_of(text: &mut Text, labels: &[(&str, &str)], histogram: &Histogram, printed: &[&str]) -> u64 {
+pub(super) fn histogram_of(text: &mut Text, labels: &[(&str, &str)], histogram: &Histogram, printed: &[&str]) -> u64 {
     let mut counted = Counted::default();
     histogram.add_to(&mut counted);
     text.histogram(labels, printed, &counted.buckets, counted.sum);
@@ -237,28 +240,6 @@ impl Drop for Awaited<'_> {
     }
 }
 
-/// A counter that many threads raise at once: each has a cache line of its own for it.
-#[derive(Default)]
-struct Striped([Stripe; STRIPES]);
-
-const STRIPES: usize = 16;
-
-#[derive(Default)]
-#[repr(align(64))]
-struct Stripe(AtomicU64);
-
-impl Striped {
-    fn up(&self) {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local!(static MINE: usize = NEXT.fetch_add(1, Relaxed) % STRIPES);
-        self.0[MINE.with(|mine| *mine)].0.fetch_add(1, Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.iter().map(|stripe| stripe.0.load(Relaxed)).sum()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Format;
@@ -281,7 +262,8 @@ mod tests {
             scope.spawn(|| reviews.looked_up(DecisionCache::Token, Lookup::Hit));
         });
         reviews.looked_up(DecisionCache::Access, Lookup::Stale);
-        reviews.holds(DecisionCache::Access, 3, 600);
+        reviews.holds(DecisionCache::Access, (4, 700), (0, 0));
+        reviews.holds(DecisionCache::Access, (3, 600), (4, 700));
         reviews.evicted(DecisionCache::Access);
         let text = render(&reviews);
         for line in [

@@ -12,11 +12,11 @@ use std::time::Duration;
 use super::settings::{self, ResolverChoice};
 use super::start::thread;
 use crate::authenticate::{self, TokenReviews};
-use crate::authorize::AccessReviews;
+use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
 use crate::observe::metrics::Metrics;
-use crate::process::{Problem, Problems, Published};
+use crate::process::{Drain, Problem, Problems, Published};
 use crate::tls::server::Announced;
 
 /// How often decisions past their time are let go of.
@@ -80,14 +80,16 @@ impl Kubeconfigs {
 }
 
 impl Delegation {
-    /// Starts the thread, if there is anybody to ask. It ends when nobody can ask any more.
+    /// Starts the thread, if there is anybody to ask, or may come to be (`authorizers`). It ends when nobody can ask any more.
     ///
     /// # Errors
     /// When the cluster does not say whom to believe, and that is not tolerated.
     pub(super) fn start(
         kubeconfigs: Kubeconfigs,
+        authorizers: Option<configuration::Following>,
         config: &GatewayConfig,
         metrics: &Arc<Metrics>,
+        drain: &Drain,
     ) -> Result<Delegation, Problem> {
         let (delegated, resolver) = (&config.delegated, config.behind.resolver);
         let mut planes = Vec::new();
@@ -106,13 +108,19 @@ impl Delegation {
             Some(remote) => Some(AccessReviews::new(remote, delegated.access_reviews, metrics)?),
             None => None,
         };
-        if !planes.is_empty() {
+        if !planes.is_empty() || authorizers.is_some() {
+            let drain = drain.clone();
             let tokens = token_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             thread("reviews", async move || {
                 let serving = planes.into_iter().map(|plane| plane.serve(resolver));
+                let following = async {
+                    if let Some(authorizers) = authorizers {
+                        authorizers.run(settings::resolver(resolver), drain).await;
+                    }
+                };
                 tokio::select! {
-                    _ = futures_util::future::join_all(serving) => {}
+                    _ = futures_util::future::join(futures_util::future::join_all(serving), following) => {}
                     () = sweep(&tokens, &access) => {}
                 }
             })?;

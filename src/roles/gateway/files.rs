@@ -6,7 +6,7 @@ use super::delegation::Kubeconfigs;
 use super::settings;
 use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
-use crate::authorize::{Policy, PolicyFile};
+use crate::authorize::{self, Policy, PolicyFile};
 use crate::config::{GatewayConfig, Mistakes};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
@@ -22,6 +22,7 @@ pub struct Files {
     pub(super) tokens: Option<(TokenFile, Tokens)>,
     pub(super) authentication: Option<ConfigurationFile>,
     pub(super) policy: Option<(PolicyFile, Policy)>,
+    pub(super) authorization: Option<authorize::ConfigurationFile>,
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
 }
@@ -37,6 +38,7 @@ impl Files {
         let tokens = keep(&mut problems, config.who.token_file.as_deref().map(TokenFile::open).transpose());
         let authentication = keep(&mut problems, authentication(config));
         let policy = keep(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
+        let authorization = keep(&mut problems, authorization(config));
         let identity = problems.keep(config.behind.proxy_client.clone().map(Identity::load).transpose());
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
@@ -48,13 +50,24 @@ impl Files {
             Some(tokens),
             Some(authentication),
             Some(policy),
+            Some(authorization),
             Some(request_headers),
             Some(kubeconfigs),
-        ) = (serving, identity, registry, tokens, authentication, policy, request_headers, kubeconfigs)
+        ) = (serving, identity, registry, tokens, authentication, policy, authorization, request_headers, kubeconfigs)
         else {
             return Err(problems);
         };
-        Ok(Files { serving, identity, registry, tokens, authentication, policy, request_headers, kubeconfigs })
+        Ok(Files {
+            serving,
+            identity,
+            registry,
+            tokens,
+            authentication,
+            policy,
+            authorization,
+            request_headers,
+            kubeconfigs,
+        })
     }
 }
 
@@ -65,6 +78,12 @@ fn authentication(config: &GatewayConfig) -> Result<Option<ConfigurationFile>, P
         return Err(Problem::field(path.display(), "anonymous", "must not be given with --anonymous-auth").into());
     }
     Ok(Some(file))
+}
+
+fn authorization(config: &GatewayConfig) -> Result<Option<authorize::ConfigurationFile>, Problems> {
+    let Some(path) = config.authorization_config.as_deref() else { return Ok(None) };
+    let demands = authorize::configuration::Demands { policy: config.policy_file.is_some(), decision: false };
+    authorize::ConfigurationFile::open(path, demands).map(Some)
 }
 
 /// Begins the log and reads the files; if there is any mistake, tells all of them and gives the exit status.

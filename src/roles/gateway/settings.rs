@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::authenticate::{RequestHeaderNames, RequestHeaders};
-use crate::authorize::{self, AccessReviews, Authorizer, Policy};
+use crate::authorize::{self, AccessReviews, Authorizer, Link, Modes, Policy};
 use crate::config::GatewayConfig;
 use crate::config::gateway::{Cidr, Mode, ProxyProtocol};
 use crate::egress::Resolver;
@@ -37,11 +37,12 @@ pub(super) fn request_headers(config: &GatewayConfig) -> Result<RequestHeaders, 
     Ok(RequestHeaders { names, allowed_names: given.allowed_names.clone() })
 }
 
-/// `policy` and `access_reviews` are there when a mode needs them.
+/// `policy` and `access_reviews` are there when a mode needs them, `followed` when a configuration says who decides.
 pub(super) fn authorizer(
     config: &GatewayConfig,
     policy: Option<&Published<Policy>>,
     access_reviews: Option<&Arc<AccessReviews>>,
+    followed: Option<Published<Vec<Link>>>,
 ) -> Authorizer {
     let modes = config.modes.iter().filter_map(|mode| match mode {
         Mode::AlwaysAllow => Some(authorize::Mode::AlwaysAllow),
@@ -50,7 +51,8 @@ pub(super) fn authorizer(
         Mode::Webhook => access_reviews.cloned().map(authorize::Mode::Webhook),
     });
     let always_allow_paths = config.delegated.always_allow_paths.clone();
-    Authorizer { modes: modes.collect(), always_allow_paths, ..Authorizer::default() }
+    let modes = followed.map_or_else(|| modes.collect::<Vec<_>>().into(), Modes::Followed);
+    Authorizer { modes, always_allow_paths, ..Authorizer::default() }
 }
 
 /// The resolver for one thread; hickory needs one of its own on each.

@@ -25,7 +25,7 @@ use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Phase, Problem, Problems, Published};
 use crate::route::{Inflight, Table};
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
-use crate::{admin, authenticate, tls};
+use crate::{admin, authenticate, authorize, tls};
 
 /// What a role that contains the gateway adds to it.
 #[derive(Default)]
@@ -42,7 +42,17 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let limits = settings::limits(config);
     let (drainer, drain) = Drain::new();
     let metrics = Metrics::new();
-    let Files { mut serving, identity, registry, tokens, authentication, policy, request_headers, kubeconfigs } = files;
+    let Files {
+        mut serving,
+        identity,
+        registry,
+        tokens,
+        authentication,
+        policy,
+        authorization,
+        request_headers,
+        kubeconfigs,
+    } = files;
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address)?;
@@ -57,7 +67,25 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     };
     let access_log = AccessLog::to_standard_error(&metrics)?;
 
-    let delegation = Delegation::start(kubeconfigs, config, &metrics)?;
+    let (policy_publisher, policy) = match policy {
+        Some((file, policy)) => {
+            policy.tell();
+            let (publisher, published) = Published::new(policy);
+            (Some((file, publisher)), Some(published))
+        }
+        None => (None, None),
+    };
+    let webhooks = authorize::configuration::WebhookSettings {
+        stale_allow_ttl: config.delegated.access_reviews.stale_allow_ttl,
+        longest: config.forwarding.request_timeout,
+    };
+    let (authorizers, authorizers_following) = match authorization {
+        Some(file) => file
+            .start(webhooks, policy.clone(), &metrics)
+            .map(|(authorizers, following)| (Some(authorizers), Some(following)))?,
+        None => (None, None),
+    };
+    let delegation = Delegation::start(kubeconfigs, authorizers_following, config, &metrics, &drain)?;
     if let Some(announced) = delegation.announced {
         serving.announce(announced)?;
     }
@@ -80,14 +108,6 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     };
     let (jwt, jwt_following) = match authentication {
         Some(file) => file.start(&metrics).map(|(jwt, following)| (Some(jwt), Some(following)))?,
-        None => (None, None),
-    };
-    let (policy_publisher, policy) = match policy {
-        Some((file, policy)) => {
-            policy.tell();
-            let (publisher, published) = Published::new(policy);
-            (Some((file, publisher)), Some(published))
-        }
         None => (None, None),
     };
     // Both are made on the control thread and shared from here.
@@ -132,8 +152,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             token_reviews: delegation.token_reviews,
             anonymous: config.who.anonymous,
         }),
-        authorizer: settings::authorizer(config, policy.as_ref(), delegation.access_reviews.as_ref()),
         impersonator: Impersonator::new(&metrics),
+        authorizer: settings::authorizer(config, policy.as_ref(), delegation.access_reviews.as_ref(), authorizers),
         serving: serving_readers,
         reports: Reports::new(view, drain.clone()),
         table,

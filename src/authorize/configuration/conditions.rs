@@ -1,0 +1,184 @@
+//! `matchConditions`: which questions a webhook is asked (`k8s.io/apiserver/pkg/authorization/cel`).
+
+use serde_json::{Value, json};
+
+use crate::authorize::Attributes;
+use crate::authorize::access_review::Requirements;
+use crate::expression::{Expression, Input, Kind, Outcome, Variable};
+
+/// A `SubjectAccessReviewSpec` of `authorization.k8s.io/v1`.
+const REQUEST: Variable = Variable {
+    name: "request",
+    fields: Some(&[
+        ("resourceAttributes", Kind::Fields(RESOURCE)),
+        ("nonResourceAttributes", Kind::Fields(&[("path", Kind::Text), ("verb", Kind::Text)])),
+        ("user", Kind::Text),
+        ("groups", Kind::List),
+        ("extra", Kind::Map),
+        ("uid", Kind::Text),
+    ]),
+};
+const RESOURCE: &[(&str, Kind)] = &[
+    ("namespace", Kind::Text),
+    ("verb", Kind::Text),
+    ("group", Kind::Text),
+    ("version", Kind::Text),
+    ("resource", Kind::Text),
+    ("subresource", Kind::Text),
+    ("name", Kind::Text),
+    ("fieldSelector", SELECTOR),
+    ("labelSelector", SELECTOR),
+];
+const SELECTOR: Kind = Kind::Fields(&[("rawSelector", Kind::Text), ("requirements", Kind::List)]);
+
+/// Conditions, of which all must hold.
+#[derive(Clone, Debug, Default)]
+pub(in crate::authorize) struct MatchConditions(Vec<std::sync::Arc<Expression>>);
+
+/// As they are written.
+impl PartialEq for MatchConditions {
+    fn eq(&self, other: &MatchConditions) -> bool {
+        let sources = |conditions: &MatchConditions| -> Vec<String> {
+            conditions.0.iter().map(|expression| expression.source().to_owned()).collect()
+        };
+        sources(self) == sources(other)
+    }
+}
+
+impl MatchConditions {
+    /// Adds a condition.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn add(&mut self, source: &str) -> Result<(), String> {
+        let expression = Expression::compile(source, &REQUEST)?;
+        if expression.kind() != Kind::Bool {
+            return Err("must evaluate to bool".to_owned());
+        }
+        self.0.push(expression.into());
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all hold. One that does not outweighs others that cannot be evaluated.
+    ///
+    /// # Errors
+    /// Which cannot be evaluated, and why.
+    pub(in crate::authorize) fn hold(&self, attributes: Attributes<'_>) -> Result<bool, String> {
+        let input = Input::of(&spec(attributes));
+        let mut errors = Vec::new();
+        for expression in &self.0 {
+            match expression.evaluate(&input) {
+                Ok(Outcome::Bool(true)) => {}
+                Ok(Outcome::Bool(false)) => return Ok(false),
+                Ok(_) => errors.push(format!("expression '{}' must evaluate to bool", expression.source())),
+                Err(why) => errors.push(why),
+            }
+        }
+        if errors.is_empty() { Ok(true) } else { Err(errors.join("; ")) }
+    }
+}
+
+/// What the conditions see: every text is there, also the empty ones; of the two kinds of attributes only one.
+fn spec(attributes: Attributes<'_>) -> Value {
+    let Attributes { user, request } = attributes;
+    let mut spec = json!({"user": user.name, "groups": user.groups, "uid": user.uid, "extra": user.extra});
+    if !request.is_resource_request {
+        spec["nonResourceAttributes"] = json!({"path": request.path, "verb": request.verb});
+        return spec;
+    }
+    let mut resource = json!({
+        "namespace": request.namespace,
+        "verb": request.verb,
+        "group": request.api_group,
+        "version": request.api_version,
+        "resource": request.resource,
+        "subresource": request.subresource,
+        "name": request.name,
+    });
+    for (name, requirements) in [
+        ("fieldSelector", Requirements::of_fields(&request.field_selector)),
+        ("labelSelector", Requirements::of_labels(&request.label_selector)),
+    ] {
+        if !requirements.is_empty() {
+            resource[name] = json!(requirements);
+        }
+    }
+    spec["resourceAttributes"] = resource;
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::kubeapi::{CanonicalPath, Query, RequestInfo, User};
+
+    fn hold(sources: &[&str], method: &Method, uri: &str) -> Result<bool, String> {
+        let mut conditions = MatchConditions::default();
+        sources.iter().for_each(|source| conditions.add(source).unwrap());
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
+        let user = User {
+            name: "jane".into(),
+            groups: vec!["devs".into()],
+            extra: [("scopes".to_owned(), vec!["a".to_owned()])].into(),
+            ..User::default()
+        };
+        let request = RequestInfo::parse(method, &path, &query).unwrap();
+        conditions.hold(Attributes { user: &user, request: &request })
+    }
+
+    #[test]
+    fn what_kubernetes_documents() {
+        let things = "/apis/g/v1/namespaces/kube-system/things/x";
+        for (source, uri, expected) in [
+            ("has(request.resourceAttributes)", things, true),
+            ("has(request.resourceAttributes)", "/healthz", false),
+            ("has(request.resourceAttributes) && request.resourceAttributes.namespace == 'kube-system'", things, true),
+            ("!has(request.resourceAttributes) || request.resourceAttributes.verb == 'list'", things, false),
+            ("request.nonResourceAttributes.path == '/healthz'", "/healthz", true),
+            ("!('system:serviceaccounts:kube-system' in request.groups)", things, true),
+            ("'devs' in request.groups", things, true),
+            ("request.user == 'jane' && request.uid == ''", things, true),
+            ("request.extra['scopes'][0] == 'a'", things, true),
+            ("request.resourceAttributes.subresource == ''", things, true),
+            ("request.?resourceAttributes.subresource.orValue('none') == 'none'", "/healthz", true),
+        ] {
+            assert_eq!(hold(&[source], &Method::GET, uri), Ok(expected), "{source} {uri}");
+        }
+        let selected = format!("{}?labelSelector=a%3Db", things.trim_end_matches("/x"));
+        let source = "has(request.resourceAttributes.labelSelector) && \
+                      request.resourceAttributes.labelSelector.requirements.exists(r, r.key == 'a' && 'b' in r.values)";
+        assert_eq!(hold(&[source], &Method::GET, &selected), Ok(true));
+        assert_eq!(hold(&[source], &Method::GET, things), Ok(false));
+    }
+
+    #[test]
+    fn no_outweighs_an_error_and_an_error_yes() {
+        let (no, broken) = ("request.user == 'bob'", "request.resourceAttributes.name == 'x'");
+        let ask = |sources: &[&str]| hold(sources, &Method::GET, "/healthz");
+        assert_eq!(ask(&[broken, no]), Ok(false));
+        let why = ask(&["true", broken, "true"]).unwrap_err();
+        assert!(why.starts_with("expression 'request.resourceAttributes.name == 'x'' resulted in error"), "{why}");
+        assert_eq!(ask(&[]), Ok(true));
+    }
+
+    #[test]
+    fn what_cannot_be_a_condition() {
+        for (source, words) in [
+            ("request.resourceAttributes.namspace == 'x'", "undefined field 'namspace'"),
+            ("has(request.resourceattributes)", "undefined field 'resourceattributes'"),
+            ("object.user == 'x'", "undeclared reference to 'object'"),
+            ("request.user", "must evaluate to bool"),
+            ("request.user ==", "compilation failed"),
+        ] {
+            let why = MatchConditions::default().add(source).unwrap_err();
+            assert!(why.contains(words), "{source}: {why}");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! From a configuration to the chain that it means, again whenever the file changes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::read::{Configuration, Connection, Demands, Kind, Webhook, Written};
+use crate::authorize::webhook::Named;
+use crate::authorize::{AccessReviewSettings, AccessReviews, Link, Mode, Policy};
+use crate::egress::Resolver;
+use crate::kubeclient::{Client, Jobs, Kubeconfig, Patience, Remote, Source};
+use crate::observe::metrics::Metrics;
+use crate::process::{Drain, Follower, Phase, Problem, Problems, Published, Publisher};
+use crate::review::Target;
+
+/// How often decisions past their time are let go of.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// A file that was right when it was opened.
+pub struct ConfigurationFile {
+    path: PathBuf,
+    follower: Follower,
+    demands: Demands,
+    loaded: Loaded,
+}
+
+/// What flags say of all webhooks.
+#[derive(Clone, Copy, Debug)]
+pub struct WebhookSettings {
+    /// `--authorization-stale-allow-ttl`.
+    pub stale_allow_ttl: Duration,
+    /// No request waits longer than this (`--request-timeout`).
+    pub longest: Duration,
+}
+
+/// Follows the file, and speaks to the webhooks; for the thread that does such things.
+pub struct Following {
+    path: PathBuf,
+    follower: Follower,
+    demands: Demands,
+    configuration: Configuration,
+    builder: Builder,
+    chain: Vec<Built>,
+    publisher: Publisher<Vec<Link>>,
+}
+
+/// A configuration and the kubeconfigs that it names, one for each webhook.
+struct Loaded {
+    configuration: Configuration,
+    kubeconfigs: Vec<Option<(Source, Kubeconfig)>>,
+}
+
+/// Makes authorizers.
+struct Builder {
+    settings: WebhookSettings,
+    policy: Option<Published<Policy>>,
+    metrics: Arc<Metrics>,
+    /// Clients that are not at work yet.
+    planes: Vec<Plane>,
+}
+
+/// One authorizer, and how it is written.
+#[derive(Clone)]
+struct Built {
+    written: Written,
+    link: Link,
+}
+
+/// One webhook, and the questions that come for it.
+struct Plane {
+    source: Source,
+    kubeconfig: Kubeconfig,
+    jobs: Jobs,
+}
+
+impl ConfigurationFile {
+    /// Reads the file, and the kubeconfigs that it names, for the first time.
+    ///
+    /// # Errors
+    /// All mistakes in them.
+    pub fn open(path: &Path, demands: Demands) -> Result<ConfigurationFile, Problems> {
+        // Before the first reading, so that no change falls between.
+        let follower = Follower::new([path]);
+        let loaded = load(Configuration::load(path)?, &demands)?;
+        Ok(ConfigurationFile { path: path.to_owned(), follower, demands, loaded })
+    }
+
+    /// The chain, and what keeps it. `policy` is there if the demands say so.
+    ///
+    /// # Errors
+    /// When the system has no random numbers.
+    pub fn start(
+        self,
+        settings: WebhookSettings,
+        policy: Option<Published<Policy>>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<(Published<Vec<Link>>, Following), Problem> {
+        let mut builder = Builder { settings, policy, metrics: metrics.clone(), planes: Vec::new() };
+        let ConfigurationFile { path, follower, demands, loaded } = self;
+        let configuration = loaded.configuration.clone();
+        let chain = builder.build(loaded, &[])?;
+        metrics.authorization().configured(&configuration.text);
+        tell(&path, &chain, "authorization configuration read");
+        let (publisher, published) = Published::new(links(&chain));
+        Ok((published, Following { path, follower, demands, configuration, builder, chain, publisher }))
+    }
+}
+
+impl Following {
+    /// Follows the file and speaks to the webhooks until the process ends. While the file holds a mistake, what was
+    /// good before stays. Needs a `LocalSet`.
+    pub async fn run(mut self, resolver: Resolver, mut drain: Drain) {
+        let mut round = tokio::time::interval(SWEEP);
+        let mut told: Option<Problems> = None;
+        loop {
+            for plane in self.builder.planes.drain(..) {
+                tokio::task::spawn_local(plane.serve(resolver.clone()));
+            }
+            {
+                // One and the same until it comes to something, as its own poll is no more frequent than the rounds.
+                let mut changed = std::pin::pin!(self.follower.changed());
+                loop {
+                    tokio::select! {
+                        () = &mut changed => break,
+                        _ = round.tick() => sweep(&self.chain),
+                        () = drain.reached(Phase::Ending) => return,
+                    }
+                }
+            }
+            match self.read_again() {
+                Ok(changed) => {
+                    if changed || told.is_some() {
+                        tell(&self.path, &self.chain, "authorization configuration read again");
+                    }
+                    told = None;
+                }
+                Err(problems) => {
+                    self.builder.metrics.authorization().reload_failed();
+                    if told.as_ref() != Some(&problems) {
+                        tracing::error!(
+                            %problems,
+                            "the authorization configuration changed and is not usable; the last good one stays"
+                        );
+                        told = Some(problems);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it says another thing now.
+    fn read_again(&mut self) -> Result<bool, Problems> {
+        let configuration = Configuration::load(&self.path)?;
+        if configuration == self.configuration {
+            return Ok(false);
+        }
+        let files = configuration.files();
+        let loaded = load(configuration.clone(), &self.demands).inspect_err(|_| {
+            // It may be one of them that will be mended.
+            self.follower.add(files);
+        })?;
+        self.chain = self.builder.build(loaded, &self.chain)?;
+        self.publisher.publish(Arc::new(links(&self.chain)));
+        self.builder.metrics.authorization().reloaded(&configuration.text);
+        self.configuration = configuration;
+        Ok(true)
+    }
+}
+
+impl Builder {
+    /// Authorizers that are written as one `before` stay that one, with all that it remembers.
+    fn build(&mut self, loaded: Loaded, before: &[Built]) -> Result<Vec<Built>, Problem> {
+        let mut chain = Vec::new();
+        for (written, kubeconfig) in loaded.configuration.authorizers.into_iter().zip(loaded.kubeconfigs) {
+            if let Some(same) = before.iter().find(|built| built.written == written) {
+                chain.push(same.clone());
+                continue;
+            }
+            let mode = match (&written.kind, kubeconfig, &self.policy) {
+                (Kind::AlwaysAllow, ..) => Mode::AlwaysAllow,
+                (Kind::AlwaysDeny, ..) => Mode::AlwaysDeny,
+                (Kind::Rbac, _, Some(policy)) => Mode::Static(policy.clone()),
+                (Kind::Webhook(webhook), Some((source, kubeconfig)), _) => {
+                    let (remote, jobs) = Remote::new();
+                    let reviews = self.webhook(&written.name, webhook, remote)?;
+                    self.planes.push(Plane { source, kubeconfig, jobs });
+                    Mode::Webhook(reviews)
+                }
+                // The demands and the loading see to it that there is neither.
+                (Kind::Rbac, _, None) | (Kind::Webhook(_), None, _) => Mode::AlwaysDeny,
+            };
+            let decisions = self.metrics.authorization().decisions(written.kind.as_str(), &written.name);
+            chain.push(Built { link: Link { mode, decisions: Some(decisions) }, written });
+        }
+        Ok(chain)
+    }
+
+    fn webhook(&self, name: &str, webhook: &Webhook, remote: Remote) -> Result<Arc<AccessReviews>, Problem> {
+        let usual = Patience::default();
+        let settings = AccessReviewSettings {
+            target: match webhook.connection {
+                Connection::InCluster => Target::ApiServer(webhook.version),
+                Connection::Kubeconfig(_) => Target::Webhook(webhook.version),
+            },
+            authorized_ttl: webhook.authorized_ttl,
+            unauthorized_ttl: webhook.unauthorized_ttl,
+            stale_allow_ttl: self.settings.stale_allow_ttl,
+            patience: Patience {
+                attempt: webhook.timeout.min(self.settings.longest),
+                whole: webhook.timeout.max(usual.whole).min(self.settings.longest),
+                ..usual
+            },
+        };
+        let named = Named {
+            name: name.to_owned(),
+            denies_on_failure: webhook.denies_on_failure,
+            conditions: webhook.conditions.clone(),
+        };
+        AccessReviews::named(remote, named, settings, &self.metrics)
+    }
+}
+
+impl Plane {
+    /// Until the configuration does not name it any more.
+    async fn serve(self, resolver: Resolver) {
+        tracing::info!(source = %self.source, server = %self.kubeconfig.server(), "a webhook is asked for decisions");
+        let client = Client::new(self.source, self.kubeconfig, resolver);
+        let mut following = tokio::task::JoinSet::new();
+        following.spawn_local(client.clone().follow());
+        self.jobs.serve(client).await;
+    }
+}
+
+impl Connection {
+    fn source(&self) -> Source {
+        match self {
+            Connection::Kubeconfig(path) => Source::File(path.clone()),
+            Connection::InCluster => Source::InCluster,
+        }
+    }
+}
+
+impl Configuration {
+    fn files(&self) -> Vec<PathBuf> {
+        let file = |authorizer: &Written| match &authorizer.kind {
+            Kind::Webhook(webhook) => match &webhook.connection {
+                Connection::Kubeconfig(path) => Some(path.clone()),
+                Connection::InCluster => None,
+            },
+            _ => None,
+        };
+        self.authorizers.iter().filter_map(file).collect()
+    }
+}
+
+/// Reads the kubeconfigs, too.
+fn load(configuration: Configuration, demands: &Demands) -> Result<Loaded, Problems> {
+    let mut problems = configuration.check(demands);
+    let mut kubeconfigs = Vec::new();
+    for (number, authorizer) in configuration.authorizers.iter().enumerate() {
+        let Kind::Webhook(webhook) = &authorizer.kind else {
+            kubeconfigs.push(None);
+            continue;
+        };
+        let source = webhook.connection.source();
+        match source.load() {
+            Ok(kubeconfig) => kubeconfigs.push(Some((source, kubeconfig))),
+            Err(more) => {
+                let field = format!("authorizers[{number}].webhook.connectionInfo");
+                let at = |problem: Problem| Problem::field(&configuration.place, &field, problem);
+                problems.0.extend(more.0.into_iter().map(at));
+            }
+        }
+    }
+    problems.or(Loaded { configuration, kubeconfigs })
+}
+
+fn links(chain: &[Built]) -> Vec<Link> {
+    chain.iter().map(|built| built.link.clone()).collect()
+}
+
+fn sweep(chain: &[Built]) {
+    for built in chain {
+        if let Mode::Webhook(reviews) = &built.link.mode {
+            reviews.sweep();
+        }
+    }
+}
+
+fn tell(path: &Path, chain: &[Built], what: &str) {
+    let authorizers: Vec<&str> = chain.iter().map(|built| &*built.written.name).collect();
+    tracing::info!(file = %path.display(), authorizers = authorizers.join(","), "{what}");
+}

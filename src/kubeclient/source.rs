@@ -1,0 +1,47 @@
+//! Where a client learns whom to speak to, and as whom.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::Kubeconfig;
+use crate::process::Problems;
+
+/// What says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A kubeconfig.
+    File(PathBuf),
+    /// The pod that we run in: variables of its environment, and the files of its service account
+    /// (`rest.InClusterConfig` of client-go).
+    InCluster,
+}
+
+/// Where Kubernetes mounts a service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+impl Source {
+    /// What it says now; all mistakes at once.
+    pub fn load(&self) -> Result<Kubeconfig, Problems> {
+        match self {
+            Source::File(path) => Kubeconfig::load(path),
+            Source::InCluster => {
+                Kubeconfig::in_cluster(Path::new(SERVICE_ACCOUNT), &|name| std::env::var(name).unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl From<PathBuf> for Source {
+    fn from(path: PathBuf) -> Source {
+        Source::File(path)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::File(path) => write!(f, "{}", path.display()),
+            Source::InCluster => f.write_str("in-cluster configuration"),
+        }
+    }
+}

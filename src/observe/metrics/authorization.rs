@@ -1,0 +1,332 @@
+//! What is counted of the authorizers of `--authorization-config`, under upstream's names.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::digest;
+use parking_lot::Mutex;
+
+use super::cell::{CONDITION_SECONDS, Histogram, Striped, TOKEN_SECONDS};
+use super::reviews::histogram_of;
+use super::text::{Kind, Text};
+
+/// Counters of authorizers, of the webhooks among them, and of readings of their configuration.
+#[derive(Default)]
+pub struct Authorization {
+    decisions: Mutex<BTreeMap<(String, &'static str), Arc<Decisions>>>,
+    webhooks: Mutex<BTreeMap<String, Arc<Webhook>>>,
+    configuration: Mutex<Option<Configuration>>,
+}
+
+/// How often one authorizer decided.
+#[derive(Default)]
+pub struct Decisions {
+    allowed: Striped,
+    denied: Striped,
+}
+
+/// What became of the questions to one webhook.
+#[derive(Default)]
+pub struct Webhook {
+    round_trips: Mutex<BTreeMap<&'static str, (u64, Histogram)>>,
+    let_through: [AtomicU64; 2],
+    conditions: Mutex<Option<Histogram>>,
+    condition_errors: AtomicU64,
+    exclusions: Striped,
+}
+
+/// What came of one HTTP request to a webhook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundTrip {
+    /// An answer that makes sense.
+    Success,
+    /// No answer in time.
+    Timeout,
+    /// No answer, or one that makes no sense.
+    Error,
+}
+
+#[derive(Default)]
+struct Configuration {
+    hash: String,
+    /// Successes, then failures: how many, and when the last was, in seconds since 1970.
+    reloads: [(u64, f64); 2],
+}
+
+impl RoundTrip {
+    fn as_str(self) -> &'static str {
+        match self {
+            RoundTrip::Success => "success",
+            RoundTrip::Timeout => "timeout",
+            RoundTrip::Error => "error",
+        }
+    }
+}
+
+impl Decisions {
+    /// It allowed something.
+    pub fn allowed(&self) {
+        self.allowed.up();
+    }
+
+    /// It denied something.
+    pub fn denied(&self) {
+        self.denied.up();
+    }
+}
+
+impl Webhook {
+    /// One HTTP request to it.
+    pub fn asked(&self, result: RoundTrip, took: Duration) {
+        let mut round_trips = self.round_trips.lock();
+        let (count, histogram) =
+            round_trips.entry(result.as_str()).or_insert_with(|| (0, Histogram::new(&TOKEN_SECONDS)));
+        *count += 1;
+        histogram.observe_duration(took);
+    }
+
+    /// It could not say, and others were left to.
+    pub fn failed_open(&self, timed_out: bool) {
+        self.let_through[usize::from(timed_out)].fetch_add(1, Relaxed);
+    }
+
+    /// Its match conditions were evaluated.
+    pub fn conditions_evaluated(&self, took: Duration, failed: bool) {
+        self.conditions.lock().get_or_insert_with(|| Histogram::new(&CONDITION_SECONDS)).observe_duration(took);
+        self.condition_errors.fetch_add(u64::from(failed), Relaxed);
+    }
+
+    /// Its match conditions say that it is not asked.
+    pub fn excluded(&self) {
+        self.exclusions.up();
+    }
+}
+
+impl Authorization {
+    /// The counters of an authorizer of this type and name.
+    pub fn decisions(&self, kind: &'static str, name: &str) -> Arc<Decisions> {
+        self.decisions.lock().entry((name.to_owned(), kind)).or_default().clone()
+    }
+
+    /// The counters of a webhook of this name.
+    pub fn webhook(&self, name: &str) -> Arc<Webhook> {
+        self.webhooks.lock().entry(name.to_owned()).or_default().clone()
+    }
+
+    /// This configuration is in use from the start.
+    pub fn configured(&self, text: &str) {
+        self.configuration.lock().get_or_insert_default().hash = sha256(text);
+    }
+
+    /// A changed configuration is in use.
+    pub fn reloaded(&self, text: &str) {
+        self.configured(text);
+        self.read_again(0);
+    }
+
+    /// A changed configuration cannot be used.
+    pub fn reload_failed(&self) {
+        self.read_again(1);
+    }
+
+    fn read_again(&self, result: usize) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let mut configuration = self.configuration.lock();
+        let (count, last) = &mut configuration.get_or_insert_default().reloads[result];
+        *count += 1;
+        *last = now;
+    }
+
+    /// Families `apiserver_authorization_*`.
+    pub(super) fn render(&self, text: &mut Text) {
+        self.configuration(text);
+        text.family(
+            "apiserver_authorization_decisions_total",
+            Kind::Counter,
+            "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and \
+             decision.",
+        );
+        for decision in ["allowed", "denied"] {
+            for ((name, kind), decisions) in self.decisions.lock().iter() {
+                let count = if decision == "allowed" { &decisions.allowed } else { &decisions.denied }.get();
+                if count > 0 {
+                    text.sample(&[("decision", decision), ("name", name), ("type", kind)], count);
+                }
+            }
+        }
+        self.conditions(text);
+        self.webhooks(text);
+    }
+
+    fn configuration(&self, text: &mut Text) {
+        let configuration = self.configuration.lock();
+        let names = [
+            "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
+            "apiserver_authorization_config_controller_automatic_reloads_total",
+            "apiserver_authorization_config_controller_last_config_info",
+        ];
+        let Some(configuration) = &*configuration else { return };
+        let id = identity();
+        let results =
+            || ["success", "failure"].into_iter().zip(&configuration.reloads).filter(|(_, (count, _))| *count > 0);
+        text.family(
+            names[0],
+            Kind::Gauge,
+            "[BETA] Timestamp of the last automatic reload of authorization configuration split by status and apiserver \
+             identity.",
+        );
+        for (status, (_, last)) in results() {
+            text.sample(&[("apiserver_id_hash", &id), ("status", status)], *last);
+        }
+        text.family(
+            names[1],
+            Kind::Counter,
+            "[BETA] Total number of automatic reloads of authorization configuration split by status and apiserver \
+             identity.",
+        );
+        for (status, (count, _)) in results() {
+            text.sample(&[("apiserver_id_hash", &id), ("status", status)], *count);
+        }
+        text.family(
+            names[2],
+            Kind::Gauge,
+            "[ALPHA] Information about the last applied authorization configuration with hash as label, split by \
+             apiserver identity.",
+        );
+        text.sample(&[("apiserver_id_hash", &id), ("hash", &configuration.hash)], 1_u64);
+    }
+
+    fn conditions(&self, text: &mut Text) {
+        let webhooks = self.webhooks.lock();
+        let counter = |text: &mut Text, name, help, count: fn(&Webhook) -> u64| {
+            text.family(name, Kind::Counter, help);
+            for (name, webhook) in webhooks.iter().filter(|(_, webhook)| count(webhook) > 0) {
+                text.sample(&[("name", name), ("type", "Webhook")], count(webhook));
+            }
+        };
+        counter(
+            text,
+            "apiserver_authorization_match_condition_evaluation_errors_total",
+            "[ALPHA] Total number of errors when an authorization webhook encounters a match condition error split by \
+             authorizer type and name.",
+            |webhook| webhook.condition_errors.load(Relaxed),
+        );
+        text.family(
+            "apiserver_authorization_match_condition_evaluation_seconds",
+            Kind::Histogram,
+            "[ALPHA] Authorization match condition evaluation time in seconds, split by authorizer type and name.",
+        );
+        for (name, webhook) in webhooks.iter() {
+            if let Some(histogram) = &*webhook.conditions.lock() {
+                histogram_of(text, &[("name", name), ("type", "Webhook")], histogram, CONDITION_SECONDS.printed);
+            }
+        }
+        counter(
+            text,
+            "apiserver_authorization_match_condition_exclusions_total",
+            "[ALPHA] Total number of exclusions when an authorization webhook is skipped because match conditions \
+             exclude it.",
+            |webhook| webhook.exclusions.get(),
+        );
+    }
+
+    fn webhooks(&self, text: &mut Text) {
+        let webhooks = self.webhooks.lock();
+        text.family(
+            "apiserver_authorization_webhook_duration_seconds",
+            Kind::Histogram,
+            "[ALPHA] Request latency in seconds.",
+        );
+        for (name, webhook) in webhooks.iter() {
+            for (result, (_, histogram)) in webhook.round_trips.lock().iter() {
+                histogram_of(text, &[("name", name), ("result", result)], histogram, TOKEN_SECONDS.printed);
+            }
+        }
+        text.family(
+            "apiserver_authorization_webhook_evaluations_fail_open_total",
+            Kind::Counter,
+            "[ALPHA] NoOpinion results due to webhook timeout or error.",
+        );
+        for (name, webhook) in webhooks.iter() {
+            for (result, count) in ["error", "timeout"].into_iter().zip(&webhook.let_through) {
+                let count = count.load(Relaxed);
+                if count > 0 {
+                    text.sample(&[("name", name), ("result", result)], count);
+                }
+            }
+        }
+        text.family(
+            "apiserver_authorization_webhook_evaluations_total",
+            Kind::Counter,
+            "[ALPHA] Round-trips to authorization webhooks.",
+        );
+        for (name, webhook) in webhooks.iter() {
+            for (result, (count, _)) in webhook.round_trips.lock().iter() {
+                text.sample(&[("name", name), ("result", result)], *count);
+            }
+        }
+    }
+}
+
+/// Which of several replicas this is, as upstream tells them apart: by a digest of the host's name.
+fn identity() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    sha256(&format!("narthex-{}", name.trim()))
+}
+
+fn sha256(text: &str) -> String {
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    let hex = digest.as_ref().iter().map(|byte| format!("{byte:02x}"));
+    std::iter::once("sha256:".to_owned()).chain(hex).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::*;
+
+    fn render(authorization: &Authorization) -> String {
+        let mut text = Text::new(Format::Classic);
+        authorization.render(&mut text);
+        text.finish()
+    }
+
+    #[test]
+    fn every_family_says_what_was_counted() {
+        let counted = Authorization::default();
+        assert_eq!(render(&counted), "");
+        counted.decisions("RBAC", "rbac").allowed();
+        counted.decisions("Webhook", "a").denied();
+        let webhook = counted.webhook("a");
+        webhook.asked(RoundTrip::Success, Duration::from_millis(7));
+        webhook.asked(RoundTrip::Timeout, Duration::from_secs(3));
+        webhook.failed_open(true);
+        webhook.conditions_evaluated(Duration::from_micros(9), true);
+        webhook.excluded();
+        counted.configured("");
+        counted.reload_failed();
+        let text = render(&counted);
+        let id = identity();
+        let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        for line in [
+            &format!(
+                "apiserver_authorization_config_controller_automatic_reloads_total{{apiserver_id_hash=\"{id}\",status=\"failure\"}} 1"
+            ),
+            &format!(
+                "apiserver_authorization_config_controller_last_config_info{{apiserver_id_hash=\"{id}\",hash=\"{empty}\"}} 1"
+            ),
+            "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"rbac\",type=\"RBAC\"} 1",
+            "apiserver_authorization_decisions_total{decision=\"denied\",name=\"a\",type=\"Webhook\"} 1",
+            "apiserver_authorization_match_condition_evaluation_errors_total{name=\"a\",type=\"Webhook\"} 1",
+            "apiserver_authorization_match_condition_evaluation_seconds_bucket{name=\"a\",type=\"Webhook\",le=\"0.001\"} 1",
+            "apiserver_authorization_match_condition_exclusions_total{name=\"a\",type=\"Webhook\"} 1",
+            "apiserver_authorization_webhook_duration_seconds_count{name=\"a\",result=\"success\"} 1",
+            "apiserver_authorization_webhook_evaluations_fail_open_total{name=\"a\",result=\"timeout\"} 1",
+            "apiserver_authorization_webhook_evaluations_total{name=\"a\",result=\"timeout\"} 1",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! `--authorization-config`: a chain of webhooks and RBAC objects, with match conditions and failure policies.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+
+use crate::backend::{Backend, Settings, json as answer};
+use crate::client::{Client, Read, sample};
+use crate::reviewer::{Reply, Reviewer, access, failure};
+use crate::scene::{Scene, THINGS};
+use crate::world::{Pair, World, eventually, narthex};
+
+const OTHERS: &str = "/apis/things.example.com/v1/namespaces/other/things";
+const POLICY: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: reader}
+rules: [{apiGroups: ['*'], resources: ['*'], verbs: [list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: devs}
+roleRef: {kind: ClusterRole, name: reader}
+subjects: [{kind: Group, name: devs}]
+";
+
+/// A webhook that says what the test wants.
+fn webhook(name: &str, kubeconfig: &str, more: &Value) -> Value {
+    let mut webhook = json!({
+        "timeout": "3s", "subjectAccessReviewVersion": "v1", "failurePolicy": "NoOpinion",
+        "matchConditionSubjectAccessReviewVersion": "v1",
+        "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": kubeconfig},
+    });
+    for (field, value) in more.as_object().unwrap() {
+        webhook[field] = value.clone();
+    }
+    json!({"type": "Webhook", "name": name, "webhook": webhook})
+}
+
+fn rbac() -> Value {
+    json!({"type": "RBAC", "name": "rbac"})
+}
+
+fn write(path: &Path, authorizers: &[Value]) {
+    let document = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthorizationConfiguration", "authorizers": authorizers,
+    });
+    // By rename: half a file is a mistake, which this is not about.
+    let hidden = path.with_extension("tmp");
+    std::fs::write(&hidden, document.to_string()).unwrap();
+    std::fs::rename(hidden, path).unwrap();
+}
+
+struct Stage {
+    scene: Scene,
+    backend: Backend,
+    file: PathBuf,
+    /// Certificates are part of who somebody is: everybody keeps theirs.
+    people: Mutex<HashMap<String, Pair>>,
+}
+
+impl Stage {
+    async fn set(world: World, authorizers: &[Value]) -> Stage {
+        let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
+        let (file, policy) = (world.path("authorization.yaml"), world.path("policy.yaml"));
+        write(&file, authorizers);
+        std::fs::write(&policy, POLICY).unwrap();
+        let flags = [
+            format!("--authorization-config={}", file.display()),
+            format!("--authorization-policy-file={}", policy.display()),
+        ];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let scene = Scene::with(world, &[&backend], &[], &flags);
+        Stage { scene, backend, file, people: Mutex::default() }
+    }
+
+    /// What becomes of a request of somebody's, over a connection of its own.
+    async fn ask(&self, name: &str, groups: &[&str], path: &str) -> Read {
+        let pair = {
+            let mut people = self.people.lock().unwrap();
+            let issued = || self.scene.world.user(name, groups);
+            people.entry(format!("{name} {groups:?}")).or_insert_with(issued).clone()
+        };
+        Client::http2(&self.scene.world, &self.scene.gateway, Some(&pair)).await.get(path).await
+    }
+
+    async fn count(&self, name: &str) -> f64 {
+        sample(&self.scene.gateway, name).await.unwrap_or_default()
+    }
+}
+
+fn saying(status: Value) -> impl Fn(&Value) -> Reply + Send + Sync + 'static {
+    move |_| access(status.clone())
+}
+
+#[tokio::test]
+async fn who_has_an_opinion_first_decides() {
+    let world = World::new();
+    let (first, second) = (Reviewer::start(&world).await, Reviewer::start(&world).await);
+    first.behave(|question| match question["spec"]["user"].as_str() {
+        Some("eve") => access(json!({"allowed": false, "denied": true, "reason": "never eve"})),
+        Some("jane") => access(json!({"allowed": true})),
+        _ => access(json!({"allowed": false, "reason": "first does not know"})),
+    });
+    second.behave(saying(json!({"allowed": false, "reason": "second does not know"})));
+    let stage = {
+        let old = json!({"subjectAccessReviewVersion": "v1beta1"});
+        let authorizers = [
+            webhook("first.example.com", &first.write_kubeconfig(&world, "first", "/authorize/"), &old),
+            rbac(),
+            webhook("second", &second.write_kubeconfig(&world, "second", ""), &json!({})),
+        ];
+        Stage::set(world, &authorizers).await
+    };
+    // The first says yes.
+    assert_eq!(stage.ask("jane", &[], THINGS).await.status, 200);
+    assert_eq!(
+        first.last(),
+        (
+            "/authorize?timeout=3s".to_owned(),
+            json!({"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1beta1", "metadata": {}, "spec": {
+                "resourceAttributes": {"namespace": "default", "verb": "list", "group": "things.example.com",
+                    "version": "v1", "resource": "things"},
+                "user": "jane", "group": ["system:authenticated"],
+                "extra": first.last().1["spec"]["extra"]}, "status": {"allowed": false}})
+        )
+    );
+    // It says nothing, and the RBAC objects say yes.
+    assert_eq!(stage.ask("bob", &["devs"], THINGS).await.status, 200);
+    assert_eq!((first.count(), second.count()), (2, 0));
+    // It says no, and nobody else is asked.
+    let status = stage.ask("eve", &["devs"], THINGS).await.refused(403, "Forbidden");
+    assert!(status["message"].as_str().unwrap().ends_with(": never eve"), "{status}");
+    assert_eq!((first.count(), second.count()), (3, 0));
+    // Nobody says anything.
+    let status = stage.ask("bob", &["ops"], THINGS).await.refused(403, "Forbidden");
+    let reasons = ": first does not know\nsecond does not know";
+    assert!(status["message"].as_str().unwrap().ends_with(reasons), "{status}");
+    let (target, question) = second.last();
+    assert_eq!((&*target, &question["apiVersion"]), ("/?timeout=3s", &json!("authorization.k8s.io/v1")));
+    assert_eq!(question["spec"]["groups"], json!(["ops", "system:authenticated"]));
+    // Who may everything is nobody's question.
+    assert_eq!(stage.ask("root", &["system:masters"], THINGS).await.status, 200);
+    assert_eq!((first.count(), second.count()), (4, 1));
+    for (name, expected) in [
+        (
+            "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"first.example.com\",type=\"Webhook\"}",
+            1.0,
+        ),
+        (
+            "apiserver_authorization_decisions_total{decision=\"denied\",name=\"first.example.com\",type=\"Webhook\"}",
+            1.0,
+        ),
+        ("apiserver_authorization_decisions_total{decision=\"allowed\",name=\"rbac\",type=\"RBAC\"}", 1.0),
+        ("apiserver_authorization_webhook_evaluations_total{name=\"first.example.com\",result=\"success\"}", 4.0),
+        ("apiserver_authorization_webhook_evaluations_total{name=\"second\",result=\"success\"}", 1.0),
+        ("apiserver_authorization_webhook_duration_seconds_count{name=\"second\",result=\"success\"}", 1.0),
+        ("narthex_decision_cache_entries{cache=\"access\"}", 5.0),
+    ] {
+        assert_eq!(stage.count(name).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn match_conditions_say_who_is_asked() {
+    let world = World::new();
+    let (strict, lenient) = (Reviewer::start(&world).await, Reviewer::start(&world).await);
+    for reviewer in [&strict, &lenient] {
+        reviewer.behave(saying(json!({"allowed": false, "denied": true, "reason": "asked"})));
+    }
+    let conditions = |failure_policy: &str, name: &str| {
+        json!({"failurePolicy": failure_policy, "matchConditions": [
+            {"expression": "has(request.resourceAttributes)"},
+            {"expression": format!("request.resourceAttributes.namespace == '{name}'")},
+            // Fails for whoever has no such key.
+            {"expression": "request.user != 'broken' || request.extra['nothing'][0] == 'x'"},
+        ]})
+    };
+    let stage = {
+        let authorizers = [
+            webhook("lenient", &lenient.write_kubeconfig(&world, "lenient", "/l"), &conditions("NoOpinion", "default")),
+            webhook("strict", &strict.write_kubeconfig(&world, "strict", "/s"), &conditions("Deny", "other")),
+            rbac(),
+        ];
+        Stage::set(world, &authorizers).await
+    };
+    // Both are left out of it, once by a condition that speaks of the request's other half.
+    for _ in 0..3 {
+        assert_eq!(
+            stage.ask("bob", &["devs"], "/apis/things.example.com/v1/namespaces/third/things").await.status,
+            200
+        );
+    }
+    assert_eq!(stage.ask("bob", &["devs"], "/version").await.status, 403);
+    assert_eq!((lenient.count(), strict.count()), (0, 0));
+    assert_eq!(stage.ask("bob", &["devs"], THINGS).await.status, 403);
+    assert_eq!(stage.ask("bob", &["devs"], OTHERS).await.status, 403);
+    assert_eq!((lenient.count(), strict.count()), (1, 1));
+    // A condition that cannot be evaluated is the failure policy's to judge, every time.
+    for _ in 0..2 {
+        assert_eq!(stage.ask("broken", &["devs"], THINGS).await.status, 200);
+        stage.ask("broken", &["devs"], OTHERS).await.refused(500, "InternalError");
+    }
+    assert_eq!((lenient.count(), strict.count()), (1, 1));
+    for (name, expected) in [
+        ("apiserver_authorization_match_condition_evaluation_errors_total{name=\"lenient\",type=\"Webhook\"}", 2.0),
+        ("apiserver_authorization_match_condition_evaluation_errors_total{name=\"strict\",type=\"Webhook\"}", 2.0),
+        // Thrice for the third namespace, once for the path, and for each question that was the other's.
+        ("apiserver_authorization_match_condition_exclusions_total{name=\"strict\",type=\"Webhook\"}", 6.0),
+        ("apiserver_authorization_match_condition_exclusions_total{name=\"lenient\",type=\"Webhook\"}", 7.0),
+        ("apiserver_authorization_webhook_evaluations_fail_open_total{name=\"lenient\",result=\"error\"}", 0.0),
+    ] {
+        assert_eq!(stage.count(name).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_that_fails_lets_others_decide_or_nobody() {
+    let world = World::new();
+    let (lenient, strict) = (Reviewer::start(&world).await, Reviewer::start(&world).await);
+    lenient.behave(|_| failure(403, "Forbidden"));
+    strict.behave(|_| Reply::Text(200, "<html>secret words</html>"));
+    let others = |namespace: &str| json!([{"expression": format!("has(request.resourceAttributes) && request.resourceAttributes.namespace == '{namespace}'")}]);
+    let stage = {
+        let authorizers = [
+            webhook(
+                "lenient",
+                &lenient.write_kubeconfig(&world, "lenient", "/l"),
+                &json!({"matchConditions": others("default")}),
+            ),
+            webhook(
+                "strict",
+                &strict.write_kubeconfig(&world, "strict", "/s"),
+                &json!({"failurePolicy": "Deny", "matchConditions": others("other")}),
+            ),
+            rbac(),
+        ];
+        Stage::set(world, &authorizers).await
+    };
+    assert_eq!(stage.ask("bob", &["devs"], THINGS).await.status, 200);
+    // Nobody allows it, and who might have could not be asked.
+    let nobody = stage.ask("bob", &[], THINGS).await;
+    nobody.refused(500, "InternalError");
+    let denied = stage.ask("bob", &["devs"], OTHERS).await;
+    denied.refused(500, "InternalError");
+    assert!(!nobody.text().contains("secret") && !denied.text().contains("secret"));
+    assert_eq!(stage.backend.seen().len(), 1);
+    for (name, expected) in [
+        ("apiserver_authorization_webhook_evaluations_total{name=\"lenient\",result=\"error\"}", 2.0),
+        ("apiserver_authorization_webhook_evaluations_fail_open_total{name=\"lenient\",result=\"error\"}", 2.0),
+        ("apiserver_authorization_webhook_evaluations_total{name=\"strict\",result=\"error\"}", 1.0),
+        ("apiserver_authorization_webhook_evaluations_fail_open_total{name=\"strict\",result=\"error\"}", 0.0),
+    ] {
+        assert_eq!(stage.count(name).await, expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_to_be_remembered_is_asked_each_time() {
+    let world = World::new();
+    let reviewer = Reviewer::start(&world).await;
+    reviewer.behave(|question| access(json!({"allowed": question["spec"]["user"] == "jane"})));
+    let stage = {
+        let forgetful = json!({"cacheAuthorizedRequests": false});
+        let authorizers = [webhook("a", &reviewer.write_kubeconfig(&world, "a", "/a"), &forgetful)];
+        Stage::set(world, &authorizers).await
+    };
+    for asked in 1..=2 {
+        assert_eq!(stage.ask("jane", &[], THINGS).await.status, 200);
+        assert_eq!(stage.ask("bob", &[], THINGS).await.status, 403);
+        assert_eq!(reviewer.count(), asked + 1, "bob is asked about once");
+    }
+}
+
+#[tokio::test]
+async fn a_new_configuration_takes_effect_and_a_bad_one_does_not() {
+    let world = World::new();
+    let (first, second) = (Reviewer::start(&world).await, Reviewer::start(&world).await);
+    let of_first = first.write_kubeconfig(&world, "first", "/first");
+    let of_second = second.write_kubeconfig(&world, "second", "/second");
+    let stage = Stage::set(world, &[webhook("first", &of_first, &json!({}))]).await;
+    assert_eq!(stage.ask("jane", &[], THINGS).await.status, 200);
+    assert_eq!(first.count(), 1);
+    let reloads = |status: &str| {
+        let name = "apiserver_authorization_config_controller_automatic_reloads_total{";
+        let (gateway, end) = (&stage.scene.gateway, format!("status=\"{status}\"}} "));
+        async move {
+            let text = crate::client::admin(gateway, crate::client::get("/metrics", &[])).await.text();
+            let line = text.lines().find(|line| line.starts_with(name) && line.contains(&end));
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or_default()
+        }
+    };
+
+    // A mistake: what was good stays.
+    write(&stage.file, &[webhook("first", &of_first, &json!({"timeout": "never"})), rbac()]);
+    let line = stage.scene.gateway.said(&["the authorization configuration changed and is not usable"]).await;
+    assert!(line.contains("authorizers[0].webhook.timeout: time: invalid duration"), "{line}");
+    assert_eq!(reloads("failure").await, 1);
+    assert_eq!(stage.ask("eve", &[], THINGS).await.status, 200);
+    assert_eq!(first.count(), 2);
+
+    // Another webhook in front, and the one there was as it is: it still knows what it said.
+    second.behave(saying(json!({"allowed": false})));
+    write(&stage.file, &[webhook("second", &of_second, &json!({})), webhook("first", &of_first, &json!({}))]);
+    eventually("the reload", async || (reloads("success").await == 1).then_some(())).await;
+    assert_eq!(stage.ask("jane", &[], THINGS).await.status, 200);
+    assert_eq!((first.count(), second.count()), (2, 1));
+
+    // A kubeconfig that is not there yet, and then is.
+    let missing = stage.scene.world.path("third.kubeconfig").display().to_string();
+    write(&stage.file, &[webhook("third", &missing, &json!({}))]);
+    let line = stage.scene.gateway.said(&["is not usable", "third.kubeconfig: cannot be read"]).await;
+    assert!(line.contains("authorizers[0].webhook.connectionInfo: "), "{line}");
+    let third = Reviewer::start(&stage.scene.world).await;
+    third.behave(saying(json!({"allowed": false, "reason": "third"})));
+    third.write_kubeconfig(&stage.scene.world, "third", "/third");
+    eventually("the third", async || {
+        let answer = stage.ask("jane", &[], THINGS).await;
+        (answer.status == 403).then_some(())
+    })
+    .await;
+    assert_eq!(third.last().0, "/third?timeout=3s");
+    // Nobody speaks to those that are gone.
+    assert_eq!((first.count(), second.count()), (2, 1));
+    assert_eq!(stage.count("narthex_decision_cache_entries{cache=\"access\"}").await, 1.0);
+}
+
+#[tokio::test]
+async fn a_webhook_by_flags_is_asked_at_its_url() {
+    for (flag, version, groups) in [("--authorization-webhook-version=v1", "v1", "groups"), ("", "v1beta1", "group")] {
+        let world = World::new();
+        let reviewer = Reviewer::start(&world).await;
+        let file =
+            format!("--authorization-webhook-config-file={}", reviewer.write_kubeconfig(&world, "hook", "/hook"));
+        let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
+        let flags = ["--authorization-mode=Webhook", &file, flag];
+        let flags: Vec<&str> = flags.into_iter().filter(|flag| !flag.is_empty()).collect();
+        let scene = Scene::with(world, &[&backend], &[], &flags);
+        assert_eq!(scene.http2().await.get(THINGS).await.status, 200);
+        let (target, question) = reviewer.last();
+        assert_eq!(target, "/hook?timeout=10s");
+        assert_eq!(question["apiVersion"], format!("authorization.k8s.io/{version}"));
+        assert_eq!(question["spec"][groups], json!(["devs", "system:authenticated"]));
+        let name = "apiserver_authorization_webhook_evaluations_total{name=\"default\",result=\"success\"}";
+        assert_eq!(sample(&scene.gateway, name).await, Some(1.0));
+    }
+}
+
+#[tokio::test]
+async fn every_mistake_is_told_before_anything_is_started() {
+    let world = World::new();
+    let file = world.path("authorization.yaml");
+    let conditions = json!({"matchConditions": [{"expression": "request.usr == 'x'"}, {"expression": "request.user"}]});
+    write(&file, &[webhook("a", "/nowhere/a.kubeconfig", &conditions), json!({"type": "Node", "name": "node"})]);
+    let check = |more: &[&str]| {
+        let mut line = vec!["check".to_owned(), "gateway".to_owned()];
+        line.extend(world.arguments(&[&format!("--authorization-config={}", file.display())]));
+        line.extend(more.iter().map(|more| (*more).to_owned()));
+        let output = narthex(&line);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = check(&["--authorization-mode=Static", "--authorization-webhook-cache-authorized-ttl=1s"]);
+    assert_eq!(status, Some(1), "{said}");
+    for words in [
+        "--authorization-config: can not be specified together with --authorization-mode",
+        "--authorization-config: can not be specified together with --authorization-webhook-cache-authorized-ttl",
+        "authorizers[0].webhook.matchConditions[0].expression: \"request.usr == 'x'\": compilation failed: undefined \
+         field 'usr'",
+        "authorizers[0].webhook.matchConditions[1].expression: \"request.user\": must evaluate to bool",
+        "authorizers[1].type: \"Node\" is not supported: it is for kubelets",
+    ] {
+        assert!(said.contains(words), "{words}\n{said}");
+    }
+    write(&file, &[webhook("a", "/nowhere/a.kubeconfig", &json!({})), rbac()]);
+    let (status, said) = check(&[]);
+    assert_eq!(status, Some(1), "{said}");
+    for words in [
+        "authorizers[0].webhook.connectionInfo: /nowhere/a.kubeconfig: cannot be read",
+        "authorizers[1].type: RBAC goes by the objects of a file; give --authorization-policy-file",
+    ] {
+        assert!(said.contains(words), "{words}\n{said}");
+    }
+}
