@@ -35,8 +35,9 @@ pub struct Settings {
     pub jwt: Option<Arc<Jwt>>,
     /// Which groups nobody brings in here.
     pub groups: GroupFilter,
-    /// `--authentication-kubeconfig`: asked about tokens that nobody here knows.
-    pub token_reviews: Option<Arc<TokenReviews>>,
+    /// `--authentication-token-webhook-config-file` and `--authentication-kubeconfig`: asked in this order about
+    /// tokens that nobody here knows.
+    pub token_reviews: Vec<Arc<TokenReviews>>,
     /// `--anonymous-auth`.
     pub anonymous: bool,
 }
@@ -227,11 +228,11 @@ impl Authenticator {
         attempt: &mut Attempt,
     ) -> Option<Arc<User>> {
         let Settings { tokens, jwt, token_reviews, .. } = &self.settings;
-        if tokens.is_none() && jwt.is_none() && token_reviews.is_none() {
+        if tokens.is_none() && jwt.is_none() && token_reviews.is_empty() {
             attempt.error(
                 authenticator,
-                "no token is accepted here (none of --token-auth-file, --authentication-config and \
-                 --authentication-kubeconfig is given)",
+                "no token is accepted here (none of --token-auth-file, --authentication-config, \
+                 --authentication-token-webhook-config-file and --authentication-kubeconfig is given)",
             );
             return None;
         }
@@ -247,13 +248,16 @@ impl Authenticator {
                 Holder::Wrong(why) => attempt.error(authenticator, format!("JWT: {why}")),
             }
         }
-        match token_reviews {
-            None => attempt.error(authenticator, "invalid bearer token"),
-            Some(reviews) => match reviews.holder(token).await {
+        let before = attempt.errors.len();
+        for reviews in token_reviews {
+            match reviews.holder(token).await {
                 Ok(Some(user)) => return Some(user),
-                Ok(None) => attempt.error(authenticator, "invalid bearer token"),
+                Ok(None) => {}
                 Err(why) => attempt.error(authenticator, why),
-            },
+            }
+        }
+        if attempt.errors.len() == before {
+            attempt.error(authenticator, "invalid bearer token");
         }
         None
     }

@@ -93,7 +93,7 @@ fn world(change: impl FnOnce(&mut Settings)) -> World {
         tokens: Some(Published::fixed(Tokens::parse("s3cret,tina,7,\"devs\"\n", "tokens").unwrap())),
         jwt: None,
         groups: crate::authenticate::GroupFilter::default(),
-        token_reviews: None,
+        token_reviews: Vec::new(),
         anonymous: false,
     };
     change(&mut settings);

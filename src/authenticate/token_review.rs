@@ -1,4 +1,4 @@
-//! Tokens that a kube-apiserver judges: `TokenReview`, and what is remembered of its answers.
+//! Tokens that a kube-apiserver or a webhook judges: `TokenReview`, and what is remembered of its answers.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,19 +15,19 @@ use crate::kubeapi::User;
 use crate::kubeclient::{Answer, CallError, Client, Patience, Remote};
 use crate::observe::metrics::{self, Lookup, Metrics, Review};
 use crate::process::Problem;
-use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret};
+use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target, Version};
 
-const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Holders that are remembered: twice what upstream says its largest clusters need.
 const HOLDERS: Limits = Limits { entries: 32_768, bytes: 32 << 20 };
 /// Tokens of nobody that are remembered, apart, so that no flood of them pushes out a holder.
 const NOBODIES: Limits = Limits { entries: 8_192, bytes: 2 << 20 };
 
-/// Asks a kube-apiserver who holds a token (`k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`), and
+/// Asks a kube-apiserver, or a webhook, who holds a token (`k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`), and
 /// remembers what it said for a while. Tokens themselves are not kept; no `Debug`, on purpose.
 pub struct TokenReviews {
     remote: Remote,
     settings: TokenReviewSettings,
+    path: String,
     secret: Secret,
     holders: DecisionCache<Arc<User>>,
     nobodies: DecisionCache<()>,
@@ -39,6 +39,8 @@ pub struct TokenReviews {
 /// How tokens are reviewed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenReviewSettings {
+    /// Whom we ask, in which version.
+    pub target: Target,
     /// `--api-audiences`: whom tokens must be for; empty to leave that to the API server.
     pub audiences: Vec<String>,
     /// `--authentication-token-webhook-cache-ttl`: how long an answer is believed.
@@ -112,6 +114,7 @@ impl TokenReviews {
         let nobodies = DecisionCache::new(name, limits, counting);
         Ok(Arc::new(TokenReviews {
             remote,
+            path: settings.target.path("authentication.k8s.io", "tokenreviews", settings.patience.attempt),
             settings,
             secret: Secret::new()?,
             holders,
@@ -176,11 +179,14 @@ impl TokenReviews {
     async fn review(&self, client: &Client, key: Key, token: &str, landing: Landing<Option<Arc<User>>>) {
         let counting = self.metrics.reviews();
         counting.token_is_fetched();
-        let body = question(token, &self.settings.audiences);
+        let body = question(token, &self.settings.audiences, self.settings.target.version());
         let tried = |answer: &Result<Answer, CallError>, took| {
-            counting.asked(Review::Token, answer.as_ref().ok().map(|answer| answer.status), took);
+            // kube-apiserver does not count what it asks its webhook.
+            if matches!(self.settings.target, Target::ApiServer(_)) {
+                counting.asked(Review::Token, answer.as_ref().ok().map(|answer| answer.status), took);
+            }
         };
-        let answer = client.call(Method::POST, PATH, Some(body), self.settings.patience, tried).await;
+        let answer = client.call(Method::POST, &self.path, Some(body), self.settings.patience, tried).await;
         let answer = match answer {
             Ok(answer) if answer.is_success() => Ok(answer.body),
             Ok(answer) => Err(answer.describe()),
@@ -229,10 +235,13 @@ impl TokenReviews {
     }
 }
 
-fn question(token: &str, audiences: &[String]) -> Bytes {
+fn question(token: &str, audiences: &[String], version: Version) -> Bytes {
     let question = Question {
         kind: "TokenReview",
-        api_version: "authentication.k8s.io/v1",
+        api_version: match version {
+            Version::V1 => "authentication.k8s.io/v1",
+            Version::V1Beta1 => "authentication.k8s.io/v1beta1",
+        },
         metadata: Empty {},
         spec: Spec { token, audiences },
         status: EmptyStatus { user: Empty {} },
@@ -303,12 +312,16 @@ mod tests {
 
     #[test]
     fn the_question_is_upstream_s() {
-        let asked = |audiences: &[&str]| String::from_utf8(question("t\"k", &names(audiences)).to_vec()).unwrap();
+        let say = |audiences: &[&str], version| {
+            String::from_utf8(question("t\"k", &names(audiences), version).to_vec()).unwrap()
+        };
+        let asked = |audiences: &[&str]| say(audiences, Version::V1);
         assert_eq!(
             asked(&[]),
             r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","metadata":{},"spec":{"token":"t\"k"},"status":{"user":{}}}"#
         );
         assert!(asked(&["a", "b"]).contains(r#""spec":{"token":"t\"k","audiences":["a","b"]}"#));
+        assert_eq!(say(&["a"], Version::V1Beta1), asked(&["a"]).replace("k8s.io/v1", "k8s.io/v1beta1"));
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod registry;
 mod relay;
 mod reviewer;
 mod scene;
+mod token_webhook;
 mod tokens;
 mod trust;
 mod unclaimed;

@@ -21,6 +21,10 @@ pub struct Delegated {
     pub tolerate_lookup_failure: bool,
     /// How tokens are reviewed.
     pub token_reviews: TokenReviewSettings,
+    /// `--authentication-token-webhook-config-file`: asked about tokens before that API server.
+    pub token_webhook: Option<PathBuf>,
+    /// `--authentication-token-webhook-version`.
+    pub token_webhook_version: Version,
     /// `--authorization-kubeconfig` or `--authorization-webhook-config-file`: whom to ask what users may; there if, and only if, [`Mode::Webhook`] is among
     /// the modes.
     pub authorization_kubeconfig: Option<PathBuf>,
@@ -45,7 +49,11 @@ pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], re
         look_up: authentication_kubeconfig.is_some() && !skip_lookup && !named,
         tolerate_lookup_failure: tolerate,
         authentication_kubeconfig,
+        token_webhook: reading.path("authentication-token-webhook-config-file"),
+        token_webhook_version: Version::parse(&reading.text("authentication-token-webhook-version"))
+            .unwrap_or_default(),
         token_reviews: TokenReviewSettings {
+            target: Target::default(),
             audiences,
             cache_ttl: reading.duration("authentication-token-webhook-cache-ttl"),
             patience: Patience::within(request_timeout),

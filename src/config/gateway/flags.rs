@@ -226,10 +226,22 @@ pub static WHO: Group = Group {
             "Start although that ConfigMap cannot be read, and believe no such certificate until it can",
         ),
         Flag::new(
+            "authentication-token-webhook-config-file",
+            Kind::File,
+            "",
+            "kubeconfig of a webhook that is asked who holds a token (TokenReview), at the very URL that stands there, before that kube-apiserver. Followed on disk",
+        ),
+        Flag::new(
+            "authentication-token-webhook-version",
+            Kind::Choice(&["v1", "v1beta1"]),
+            "v1beta1",
+            "Version of TokenReview that --authentication-token-webhook-config-file is asked in",
+        ),
+        Flag::new(
             "authentication-token-webhook-cache-ttl",
             Kind::Duration,
             "10s",
-            "How long its answers about tokens are believed; never longer than the token itself is good",
+            "How long answers of either about tokens are believed; never longer than the token itself is good",
         ),
         Flag::new(
             "api-audiences",
@@ -434,7 +446,6 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 /// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
 pub static LATER: &[Flag] = &[
     later("cors-allowed-origins", Kind::List(""), NO_CORS),
-    later("authentication-token-webhook-config-file", Kind::File, CREDENTIALS),
     later("serve-delegation", Kind::Switch, MODES),
     later("kubeconfig", Kind::File, REGISTRY),
     later("delegate-kubeconfig", Kind::File, REGISTRY),
@@ -457,7 +468,6 @@ pub static LATER: &[Flag] = &[
     later("leader-elect-resource-namespace", Kind::Text(""), REGISTRY),
 ];
 
-const CREDENTIALS: &str = "this version knows users by --client-ca-file, by --requestheader-client-ca-file and the other --requestheader flags, by --token-auth-file, by --authentication-config, by --authentication-kubeconfig, and with --anonymous-auth";
 const MODES: &str = "this version knows --authorization-mode AlwaysAllow, AlwaysDeny, Static and Webhook";
 const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
 const DIRECT: &str = "this version connects to backends directly";

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use super::settings::{self, ResolverChoice};
 use super::start::thread;
-use crate::authenticate::{self, TokenReviews};
+use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
 use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Problems, Published};
+use crate::review::Target;
 use crate::tls::server::Announced;
 
 /// How often decisions past their time are let go of.
@@ -25,6 +26,7 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// The kubeconfigs that were read.
 pub(super) struct Kubeconfigs {
     authentication: Option<Named>,
+    token_webhook: Option<Named>,
     authorization: Option<Named>,
 }
 
@@ -35,7 +37,8 @@ struct Named {
 
 /// What the authenticator and the authorizer ask through.
 pub(super) struct Delegation {
-    pub(super) token_reviews: Option<Arc<TokenReviews>>,
+    /// In the order in which they are asked.
+    pub(super) token_reviews: Vec<Arc<TokenReviews>>,
     pub(super) access_reviews: Option<Arc<AccessReviews>>,
     /// Whom a cluster says to believe, if it is asked.
     pub(super) announced: Option<Published<Announced>>,
@@ -74,8 +77,9 @@ impl Kubeconfigs {
             }
         };
         let authentication = read(&config.delegated.authentication_kubeconfig);
+        let token_webhook = read(&config.delegated.token_webhook);
         let authorization = read(&config.delegated.authorization_kubeconfig);
-        problems.or(Kubeconfigs { authentication, authorization })
+        problems.or(Kubeconfigs { authentication, token_webhook, authorization })
     }
 }
 
@@ -100,17 +104,22 @@ impl Delegation {
             planes.push(Plane { named, jobs, lookup });
             remote
         };
-        let token_reviews = match kubeconfigs.authentication.map(|named| plane(named, lookup)) {
-            Some(remote) => Some(TokenReviews::new(remote, delegated.token_reviews.clone(), metrics)?),
-            None => None,
-        };
+        let mut token_reviews = Vec::new();
+        if let Some(named) = kubeconfigs.token_webhook {
+            let target = Target::Webhook(delegated.token_webhook_version);
+            let settings = TokenReviewSettings { target, ..delegated.token_reviews.clone() };
+            token_reviews.push(TokenReviews::new(plane(named, None), settings, metrics)?);
+        }
+        if let Some(named) = kubeconfigs.authentication {
+            token_reviews.push(TokenReviews::new(plane(named, lookup), delegated.token_reviews.clone(), metrics)?);
+        }
         let access_reviews = match kubeconfigs.authorization.map(|named| plane(named, None)) {
             Some(remote) => Some(AccessReviews::new(remote, delegated.access_reviews, metrics)?),
             None => None,
         };
         if !planes.is_empty() || authorizers.is_some() {
             let drain = drain.clone();
-            let tokens = token_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
+            let tokens: Vec<Weak<TokenReviews>> = token_reviews.iter().map(Arc::downgrade).collect();
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             thread("reviews", async move || {
                 let serving = planes.into_iter().map(|plane| plane.serve(resolver));
@@ -177,13 +186,11 @@ impl Lookup {
     }
 }
 
-async fn sweep(tokens: &Weak<TokenReviews>, access: &Weak<AccessReviews>) {
+async fn sweep(tokens: &[Weak<TokenReviews>], access: &Weak<AccessReviews>) {
     let mut round = tokio::time::interval(SWEEP);
     loop {
         round.tick().await;
-        if let Some(tokens) = tokens.upgrade() {
-            tokens.sweep();
-        }
+        tokens.iter().filter_map(Weak::upgrade).for_each(|tokens| tokens.sweep());
         if let Some(access) = access.upgrade() {
             access.sweep();
         }
