@@ -5,6 +5,7 @@
 //! asked at the one place in `authorizer.rs`.
 
 mod access_review;
+mod access_spec;
 mod always_allow_paths;
 mod attributes;
 mod authorizer;
@@ -13,6 +14,7 @@ mod impersonation;
 pub mod policy;
 mod review_body;
 mod self_review;
+mod subject_review;
 mod webhook;
 
 pub use always_allow_paths::AlwaysAllowPaths;
@@ -21,7 +23,9 @@ pub use authorizer::{Authorizer, Decision, Link, Mode, Modes, Permit};
 pub use configuration::ConfigurationFile;
 pub use impersonation::{Actor, Impersonated, Impersonator};
 pub use policy::{Policy, PolicyFile};
+pub use review_body::ReviewBody;
 pub use self_review::SelfReview;
+pub use subject_review::subject_access_review;
 pub use webhook::{AccessReviewSettings, AccessReviews};
 
 /// What fuzz targets need to see of our parsers.

@@ -1,9 +1,23 @@
-//! The body of a question about oneself, as JSON, whatever it came in: kubectl sends protobuf.
+//! The body of a question, as JSON, whatever it came in: kubectl sends protobuf, and so may every client.
 
 use serde_json::{Map, Value, json};
 
-use super::SelfReview;
 use crate::kubeapi::Status;
+
+/// What a body is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReviewBody {
+    /// `SelfSubjectReview`.
+    SelfSubject,
+    /// `SelfSubjectAccessReview`.
+    SelfSubjectAccess,
+    /// `SelfSubjectRulesReview`.
+    SelfSubjectRules,
+    /// `SubjectAccessReview`.
+    SubjectAccess,
+    /// `TokenReview`.
+    Token,
+}
 
 /// What stands before every object in protobuf (`k8s.io/apimachinery/pkg/runtime/serializer/protobuf`).
 const MAGIC: &[u8] = b"k8s\0";
@@ -15,45 +29,61 @@ type Field = (u64, &'static str, Shape);
 enum Shape {
     Text,
     Message(&'static [Field]),
+    /// Any number of texts, of messages, or of lists of texts by name.
+    Texts,
+    Messages(&'static [Field]),
+    Extra,
 }
 
-use Shape::{Message, Text};
+use Shape::{Extra, Message, Messages, Text, Texts};
 
 /// `runtime.Unknown`, around every object; the object itself is its field 2.
 const ENVELOPE: &[Field] = &[(1, "type", Message(&[(1, "apiVersion", Text), (2, "kind", Text)]))];
 const RAW: u64 = 2;
-/// `SelfSubjectAccessReview` of `k8s.io/api/authorization/v1/generated.proto`.
+/// One entry of a map from texts to `ExtraValue`s.
+const ENTRY: &[Field] = &[(1, "key", Text), (2, "value", Message(&[(1, "items", Texts)]))];
+
+/// From `k8s.io/api/authorization/v1/generated.proto`, as all that follow.
+const RESOURCE: Shape = Message(&[
+    (1, "namespace", Text),
+    (2, "verb", Text),
+    (3, "group", Text),
+    (4, "version", Text),
+    (5, "resource", Text),
+    (6, "subresource", Text),
+    (7, "name", Text),
+    (8, "fieldSelector", SELECTOR),
+    (9, "labelSelector", SELECTOR),
+]);
+const SELECTOR: Shape = Message(&[
+    (1, "rawSelector", Text),
+    (2, "requirements", Messages(&[(1, "key", Text), (2, "operator", Text), (3, "values", Texts)])),
+]);
+const PATH: Shape = Message(&[(1, "path", Text), (2, "verb", Text)]);
+const SELF_ACCESS: &[Field] =
+    &[(2, "spec", Message(&[(1, "resourceAttributes", RESOURCE), (2, "nonResourceAttributes", PATH)]))];
+const SELF_RULES: &[Field] = &[(2, "spec", Message(&[(1, "namespace", Text)]))];
 const ACCESS: &[Field] = &[(
     2,
     "spec",
     Message(&[
-        (
-            1,
-            "resourceAttributes",
-            Message(&[
-                (1, "namespace", Text),
-                (2, "verb", Text),
-                (3, "group", Text),
-                (4, "version", Text),
-                (5, "resource", Text),
-                (6, "subresource", Text),
-                (7, "name", Text),
-                (8, "fieldSelector", Message(&[(1, "rawSelector", Text)])),
-                (9, "labelSelector", Message(&[(1, "rawSelector", Text)])),
-            ]),
-        ),
-        (2, "nonResourceAttributes", Message(&[(1, "path", Text), (2, "verb", Text)])),
+        (1, "resourceAttributes", RESOURCE),
+        (2, "nonResourceAttributes", PATH),
+        (3, "user", Text),
+        (4, "groups", Texts),
+        (5, "extra", Extra),
+        (6, "uid", Text),
     ]),
 )];
-/// `SelfSubjectRulesReview`, from the same file.
-const RULES: &[Field] = &[(2, "spec", Message(&[(1, "namespace", Text)]))];
+/// From `k8s.io/api/authentication/v1/generated.proto`.
+const TOKEN: &[Field] = &[(2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
 
-impl SelfReview {
+impl ReviewBody {
     /// The body as JSON; `content_type` is what its sender says it is.
     ///
     /// # Errors
     /// 415 for what nobody here reads, 400 for what is not what it is said to be.
-    pub fn body(self, content_type: &str, body: &[u8]) -> Result<Vec<u8>, Status> {
+    pub fn read(self, content_type: &str, body: &[u8]) -> Result<Vec<u8>, Status> {
         let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match &*kind {
             "" | "application/json" => Ok(body.to_vec()),
@@ -84,9 +114,11 @@ impl SelfReview {
             rest = after;
         }
         let fields = match self {
-            SelfReview::Subject => &[],
-            SelfReview::Access => ACCESS,
-            SelfReview::Rules => RULES,
+            ReviewBody::SelfSubject => &[],
+            ReviewBody::SelfSubjectAccess => SELF_ACCESS,
+            ReviewBody::SelfSubjectRules => SELF_RULES,
+            ReviewBody::SubjectAccess => ACCESS,
+            ReviewBody::Token => TOKEN,
         };
         let mut object = message(raw, fields)?;
         for name in ["apiVersion", "kind"] {
@@ -103,13 +135,29 @@ fn message(mut bytes: &[u8], fields: &[Field]) -> Option<Map<String, Value>> {
         let (number, value, after) = field(bytes)?;
         bytes = after;
         let Some((_, name, shape)) = fields.iter().find(|(known, ..)| *known == number) else { continue };
-        let value = match shape {
-            Text => std::str::from_utf8(value?).ok()?.into(),
-            Message(fields) => Value::Object(message(value?, fields)?),
-        };
-        read.insert((*name).to_owned(), value);
+        match shape {
+            Text => drop(read.insert((*name).to_owned(), text(value?)?)),
+            Message(fields) => drop(read.insert((*name).to_owned(), message(value?, fields)?.into())),
+            Texts => more(&mut read, name, text(value?)?)?,
+            Messages(fields) => more(&mut read, name, message(value?, fields)?.into())?,
+            Extra => {
+                let mut entry = message(value?, ENTRY)?;
+                let key = entry.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let items = entry.get_mut("value").and_then(|value| value.get_mut("items")).map(Value::take);
+                let extra = read.entry(*name).or_insert_with(|| json!({}));
+                extra.as_object_mut()?.insert(key, items.unwrap_or_else(|| json!([])));
+            }
+        }
     }
     Some(read)
+}
+
+fn text(bytes: &[u8]) -> Option<Value> {
+    std::str::from_utf8(bytes).ok().map(Value::from)
+}
+
+fn more(read: &mut Map<String, Value>, name: &str, value: Value) -> Option<()> {
+    read.entry(name).or_insert_with(|| json!([])).as_array_mut().map(|list| list.push(value))
 }
 
 /// A field's number, its bytes if it is of a kind that has some, and what follows it.
@@ -159,8 +207,8 @@ mod tests {
         [MAGIC, &said, &written(2, raw), &written(3, b""), &written(4, b"")].concat()
     }
 
-    fn read(review: SelfReview, body: &[u8]) -> Result<Value, u16> {
-        let read = review.body(PROTOBUF, body).map_err(|status| status.code)?;
+    fn read(review: ReviewBody, body: &[u8]) -> Result<Value, u16> {
+        let read = review.read(PROTOBUF, body).map_err(|status| status.code)?;
         Ok(serde_json::from_slice(&read).unwrap())
     }
 
@@ -171,21 +219,53 @@ mod tests {
         let spec = written(2, &written(1, &attributes));
         let body = object("SelfSubjectAccessReview", &[written(1, b""), spec, written(3, &[8, 0])].concat());
         assert_eq!(
-            read(SelfReview::Access, &body),
+            read(ReviewBody::SelfSubjectAccess, &body),
             Ok(json!({
                 "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
                 "spec": {"resourceAttributes": {"verb": "get", "resource": "things", "name": "one"}},
             }))
         );
         let body = object("SelfSubjectRulesReview", &written(2, &written(1, b"default")));
-        assert_eq!(read(SelfReview::Rules, &body).unwrap()["spec"], json!({"namespace": "default"}));
+        assert_eq!(read(ReviewBody::SelfSubjectRules, &body).unwrap()["spec"], json!({"namespace": "default"}));
+    }
+
+    #[test]
+    fn as_a_backend_sends_it() {
+        let requirement = [written(1, b"app"), written(2, b"In"), written(3, b"a"), written(3, b"b")].concat();
+        let attributes = [written(2, b"list"), written(9, &written(2, &requirement))].concat();
+        let extra = |key: &[u8], values: &[&[u8]]| {
+            let items: Vec<u8> = values.iter().flat_map(|value| written(1, value)).collect();
+            written(5, &[written(1, key), written(2, &items)].concat())
+        };
+        let spec = [
+            written(1, &attributes),
+            written(3, b"jane"),
+            written(4, b"devs"),
+            written(4, b"ops"),
+            extra(b"scopes", &[b"a", b"b"]),
+            extra(b"none", &[]),
+            written(6, b"7"),
+        ];
+        let body = object("SubjectAccessReview", &written(2, &spec.concat()));
+        assert_eq!(
+            read(ReviewBody::SubjectAccess, &body).unwrap()["spec"],
+            json!({
+                "resourceAttributes": {"verb": "list", "labelSelector": {"requirements": [
+                    {"key": "app", "operator": "In", "values": ["a", "b"]},
+                ]}},
+                "user": "jane", "groups": ["devs", "ops"], "extra": {"scopes": ["a", "b"], "none": []}, "uid": "7",
+            })
+        );
+        let spec = [written(1, b"secret"), written(2, b"us")].concat();
+        let read = read(ReviewBody::Token, &object("TokenReview", &written(2, &spec))).unwrap();
+        assert_eq!(read["spec"], json!({"token": "secret", "audiences": ["us"]}));
     }
 
     #[test]
     fn what_is_cut_short_is_400() {
         let body = object("SelfSubjectRulesReview", &written(2, &written(1, b"default")));
         for length in 0..body.len() {
-            match read(SelfReview::Rules, &body[..length]) {
+            match read(ReviewBody::SelfSubjectRules, &body[..length]) {
                 // Between two fields it is whole, with less in it.
                 Ok(value) => assert!(length >= MAGIC.len(), "{value}"),
                 Err(code) => assert_eq!(code, 400),
@@ -194,16 +274,16 @@ mod tests {
         for body in
             [&b""[..], b"{}", b"k8s\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"k8s\0\x0b", b"k8s\0\x12\x7f"]
         {
-            assert_eq!(read(SelfReview::Rules, body), Err(400), "{body:?}");
+            assert_eq!(read(ReviewBody::SelfSubjectRules, body), Err(400), "{body:?}");
         }
-        assert_eq!(SelfReview::Rules.body("text/plain", b"x").unwrap_err().code, 415);
-        assert_eq!(SelfReview::Rules.body("application/yaml; charset=utf-8", b"[").unwrap_err().code, 400);
+        assert_eq!(ReviewBody::SelfSubjectRules.read("text/plain", b"x").unwrap_err().code, 415);
+        assert_eq!(ReviewBody::SelfSubjectRules.read("application/yaml; charset=utf-8", b"[").unwrap_err().code, 400);
     }
 
     #[test]
     fn no_bytes_are_too_odd() {
         bolero::check!().with_iterations(5000).with_max_len(40).for_each(|bytes: &[u8]| {
-            let _ = SelfReview::Access.body(PROTOBUF, &[MAGIC, bytes].concat());
+            let _ = ReviewBody::SubjectAccess.read(PROTOBUF, &[MAGIC, bytes].concat());
         });
     }
 }

@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{Attributes, Authorizer, Mode, policy};
-use crate::kubeapi::{Cause, RequestInfo, Status, User};
+use super::access_spec::{self, AccessSpec};
+use super::{Attributes, Authorizer, Mode, ReviewBody, policy};
+use crate::kubeapi::{RequestInfo, Status, User};
 
 /// One of the three questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,53 +22,8 @@ pub enum SelfReview {
     Rules,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Written<S> {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    spec: S,
-}
-
 #[derive(Deserialize, Default)]
 struct Nothing {}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct AccessSpec {
-    resource_attributes: Option<Resource>,
-    non_resource_attributes: Option<NonResource>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Resource {
-    namespace: String,
-    verb: String,
-    group: String,
-    version: String,
-    resource: String,
-    subresource: String,
-    name: String,
-    field_selector: Option<Selector>,
-    label_selector: Option<Selector>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Selector {
-    raw_selector: String,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct NonResource {
-    path: String,
-    verb: String,
-}
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -88,6 +44,15 @@ impl SelfReview {
             ("authorization.k8s.io", "selfsubjectrulesreviews") => SelfReview::Rules,
             _ => return None,
         })
+    }
+
+    /// How its body is read.
+    pub fn body(self) -> ReviewBody {
+        match self {
+            SelfReview::Subject => ReviewBody::SelfSubject,
+            SelfReview::Access => ReviewBody::SelfSubjectAccess,
+            SelfReview::Rules => ReviewBody::SelfSubjectRules,
+        }
     }
 
     /// The object that answers `user`, who sent `body`, which is JSON.
@@ -137,78 +102,15 @@ impl SelfReview {
 
     fn read<S: DeserializeOwned + Default>(self, body: &[u8]) -> Result<S, Status> {
         let (group, kind) = self.kind();
-        let written: Written<S> = serde_json::from_slice(body)
-            .map_err(|error| Status::bad_request(format!("the body is no {kind}: {error}")))?;
-        let expected = format!("{group}/v1");
-        if !written.api_version.is_empty() && written.api_version != expected {
-            return Err(Status::bad_request(format!(
-                "the API version in the data ({}) does not match the expected API version ({expected})",
-                written.api_version
-            )));
-        }
-        if !written.kind.is_empty() && written.kind != kind {
-            return Err(Status::bad_request(format!("the kind in the data ({}) is not {kind}", written.kind)));
-        }
-        Ok(written.spec)
+        access_spec::read(group, kind, body)
     }
 
     async fn access(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
         let spec: AccessSpec = self.read(body)?;
-        let invalid = |field: &str, message: &str| {
-            let (group, kind) = self.kind();
-            let cause = Cause { reason: "FieldValueInvalid".into(), message: message.into(), field: field.into() };
-            Status::invalid(group, kind, "", vec![cause])
-        };
-        let raw = |selector: &'_ Option<Selector>| {
-            selector.as_ref().map(|selector| selector.raw_selector.clone()).unwrap_or_default()
-        };
-        let (resource, path);
-        let request = match (&spec.resource_attributes, &spec.non_resource_attributes) {
-            (Some(attributes), None) => {
-                resource = attributes;
-                RequestInfo {
-                    is_resource_request: true,
-                    verb: resource.verb.as_str().into(),
-                    api_prefix: if resource.group.is_empty() { "api" } else { "apis" },
-                    api_group: &resource.group,
-                    api_version: if resource.version.is_empty() { "*" } else { &resource.version },
-                    namespace: &resource.namespace,
-                    resource: &resource.resource,
-                    subresource: &resource.subresource,
-                    name: resource.name.as_str().into(),
-                    field_selector: raw(&resource.field_selector).into(),
-                    label_selector: raw(&resource.label_selector).into(),
-                    ..RequestInfo::default()
-                }
-            }
-            (None, Some(attributes)) => {
-                path = attributes;
-                RequestInfo { path: &path.path, verb: path.verb.as_str().into(), ..RequestInfo::default() }
-            }
-            (Some(_), Some(_)) => {
-                return Err(invalid(
-                    "spec.nonResourceAttributes",
-                    "Invalid value: cannot be specified in combination with resourceAttributes",
-                ));
-            }
-            (None, None) => {
-                return Err(invalid(
-                    "spec.resourceAttributes",
-                    "Invalid value: exactly one of nonResourceAttributes or resourceAttributes must be specified",
-                ));
-            }
-        };
+        let (group, kind) = self.kind();
+        let request = spec.request().map_err(|causes| Status::invalid(group, kind, "", causes))?;
         let judged = authorizer.explain(Attributes { user, request: &request }).await;
-        let mut status = json!({"allowed": judged.allowed});
-        if judged.denied {
-            status["denied"] = true.into();
-        }
-        for (field, text) in [("reason", judged.reason), ("evaluationError", judged.error)] {
-            if !text.is_empty() {
-                status[field] = text.into();
-            }
-        }
-        Ok(status)
+        Ok(judged.status())
     }
 
     fn rules(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {

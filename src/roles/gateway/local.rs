@@ -117,7 +117,7 @@ pub(super) async fn self_review(
         }
     })?;
     let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let body = review.body(kind, &body.to_bytes()).map_err(refuse)?;
+    let body = review.body().read(kind, &body.to_bytes()).map_err(refuse)?;
     let answer = review.answer(&connection.worker.shared.authorizer, permit.user(), &body).await.map_err(refuse)?;
     let mut response = Response::new(format!("{answer}\n").into());
     *response.status_mut() = StatusCode::CREATED;

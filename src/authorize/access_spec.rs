@@ -1,0 +1,232 @@
+//! What somebody asks about, as it stands in the body of a question.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::authorizer::Judgement;
+use crate::kubeapi::{Cause, RequestInfo, Status, is_label_key, is_label_value};
+
+/// The attributes of a `SubjectAccessReviewSpec`, and of its sibling about oneself.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct AccessSpec {
+    resource_attributes: Option<Resource>,
+    non_resource_attributes: Option<NonResource>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Resource {
+    namespace: String,
+    verb: String,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    name: String,
+    field_selector: Option<Selector>,
+    label_selector: Option<Selector>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Selector {
+    raw_selector: String,
+    requirements: Option<Vec<Requirement>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Requirement {
+    key: String,
+    operator: String,
+    values: Option<Vec<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NonResource {
+    path: String,
+    verb: String,
+}
+
+/// The spec of an object of `kind` in version `v1` of `group`.
+///
+/// # Errors
+/// 400 for what is no such object.
+pub(super) fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8]) -> Result<S, Status> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Written<S> {
+        #[serde(default)]
+        api_version: String,
+        #[serde(default)]
+        kind: String,
+        #[serde(default)]
+        spec: S,
+    }
+    let written: Written<S> =
+        serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body is no {kind}: {error}")))?;
+    let expected = format!("{group}/v1");
+    if !written.api_version.is_empty() && written.api_version != expected {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({expected})",
+            written.api_version
+        )));
+    }
+    if !written.kind.is_empty() && written.kind != kind {
+        return Err(Status::bad_request(format!("the kind in the data ({}) is not {kind}", written.kind)));
+    }
+    Ok(written.spec)
+}
+
+/// A mistake in a field.
+pub(super) fn invalid(field: &str, message: &str) -> Cause {
+    let message = format!("Invalid value: {message}");
+    Cause { reason: "FieldValueInvalid".into(), message, field: field.into() }
+}
+
+impl AccessSpec {
+    /// The request that is asked about.
+    ///
+    /// # Errors
+    /// When it is none, or two.
+    pub(super) fn request(&self) -> Result<RequestInfo<'_>, Vec<Cause>> {
+        let combined = "cannot be specified in combination with resourceAttributes";
+        let neither = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        let resource = match (&self.resource_attributes, &self.non_resource_attributes) {
+            (Some(resource), None) => resource,
+            (None, Some(path)) => {
+                return Ok(RequestInfo { path: &path.path, verb: path.verb.as_str().into(), ..RequestInfo::default() });
+            }
+            (Some(_), Some(_)) => return Err(vec![invalid("spec.nonResourceAttributes", combined)]),
+            (None, None) => return Err(vec![invalid("spec.resourceAttributes", neither)]),
+        };
+        let mut causes = Vec::new();
+        for (name, selector) in
+            [("fieldSelector", &resource.field_selector), ("labelSelector", &resource.label_selector)]
+        {
+            let Some(selector) = selector else { continue };
+            if !selector.raw_selector.is_empty() && selector.requirements.as_ref().is_some_and(|it| !it.is_empty()) {
+                let field = format!("spec.resourceAttributes.{name}.rawSelector");
+                causes.push(invalid(&field, "may not specified at the same time as requirements"));
+            }
+        }
+        if !causes.is_empty() {
+            return Err(causes);
+        }
+        let text = |selector: &Option<Selector>, term: fn(&Requirement) -> Option<String>| {
+            selector.as_ref().map(|selector| selector.text(term)).unwrap_or_default()
+        };
+        Ok(RequestInfo {
+            is_resource_request: true,
+            verb: resource.verb.as_str().into(),
+            api_prefix: if resource.group.is_empty() { "api" } else { "apis" },
+            api_group: &resource.group,
+            api_version: if resource.version.is_empty() { "*" } else { &resource.version },
+            namespace: &resource.namespace,
+            resource: &resource.resource,
+            subresource: &resource.subresource,
+            name: resource.name.as_str().into(),
+            field_selector: text(&resource.field_selector, Requirement::of_field).into(),
+            label_selector: text(&resource.label_selector, Requirement::of_label).into(),
+            ..RequestInfo::default()
+        })
+    }
+}
+
+impl Selector {
+    /// The selector as a client would have written it. What has no words there is left out: the question is the
+    /// broader one then, as upstream has it (`pkg/registry/authorization/util`).
+    fn text(&self, term: fn(&Requirement) -> Option<String>) -> String {
+        let terms: Vec<String> = self.requirements.iter().flatten().filter_map(term).collect();
+        if terms.is_empty() { self.raw_selector.clone() } else { terms.join(",") }
+    }
+}
+
+impl Requirement {
+    fn values(&self) -> &[String] {
+        self.values.as_deref().unwrap_or_default()
+    }
+
+    fn of_field(&self) -> Option<String> {
+        let operator = match &*self.operator {
+            "In" => "=",
+            "NotIn" => "!=",
+            _ => return None,
+        };
+        let [value] = self.values() else { return None };
+        let plain = !self.key.is_empty() && !self.key.contains([',', '=', '!', '\\']);
+        let value = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+        plain.then(|| format!("{}{operator}{value}", self.key))
+    }
+
+    fn of_label(&self) -> Option<String> {
+        let (key, values) = (&self.key, self.values());
+        if !is_label_key(key) || !values.iter().all(|value| is_label_value(value)) {
+            return None;
+        }
+        match (&*self.operator, values) {
+            ("In", [_, ..]) => Some(format!("{key} in ({})", values.join(","))),
+            ("NotIn", [_, ..]) => Some(format!("{key} notin ({})", values.join(","))),
+            ("Exists", []) => Some(key.clone()),
+            ("DoesNotExist", []) => Some(format!("!{key}")),
+            _ => None,
+        }
+    }
+}
+
+impl Judgement {
+    /// A `SubjectAccessReviewStatus`.
+    pub(super) fn status(self) -> Value {
+        let mut status = json!({"allowed": self.allowed});
+        if self.denied {
+            status["denied"] = true.into();
+        }
+        for (field, text) in [("reason", self.reason), ("evaluationError", self.error)] {
+            if !text.is_empty() {
+                status[field] = text.into();
+            }
+        }
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selectors(fields: Value, labels: Value) -> (String, String) {
+        let spec = json!({"resourceAttributes": {"verb": "list", "fieldSelector": fields, "labelSelector": labels}});
+        let spec: AccessSpec = serde_json::from_value(spec).unwrap();
+        let request = spec.request().unwrap();
+        (request.field_selector.into_owned(), request.label_selector.into_owned())
+    }
+
+    #[test]
+    fn requirements_are_selectors() {
+        let requirement =
+            |key: &str, operator: &str, values: Value| json!({"key": key, "operator": operator, "values": values});
+        let fields = json!({"requirements": [
+            requirement("metadata.name", "In", json!(["a,b=c\\"])),
+            requirement("spec.x", "NotIn", json!(["y"])),
+            requirement("two", "In", json!(["y", "z"])),
+            requirement("exists", "Exists", json!(null)),
+            requirement("a=b", "In", json!(["x"])),
+        ]});
+        let labels = json!({"requirements": [
+            requirement("app", "In", json!(["a", "b"])),
+            requirement("tier", "NotIn", json!(["c"])),
+            requirement("new", "Exists", json!([])),
+            requirement("old", "DoesNotExist", json!(null)),
+            requirement("n", "Gt", json!(["3"])),
+            requirement("x in (y),z", "Exists", json!([])),
+            requirement("k", "In", json!(["v),!w"])),
+        ]});
+        let (fields, labels) = selectors(fields, labels);
+        assert_eq!(fields, "metadata.name=a\\,b\\=c\\\\,spec.x!=y");
+        assert_eq!(labels, "app in (a,b),tier notin (c),new,!old");
+        assert_eq!(selectors(json!({"rawSelector": "a=b"}), json!(null)), ("a=b".to_owned(), String::new()));
+    }
+}

@@ -1,0 +1,108 @@
+//! `SubjectAccessReview`, answered by our own chain for those who may ask about others.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::access_spec::{AccessSpec, invalid, read};
+use super::{Attributes, Authorizer};
+use crate::kubeapi::{Status, User};
+
+const GROUP: &str = "authorization.k8s.io";
+const KIND: &str = "SubjectAccessReview";
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Spec {
+    #[serde(flatten)]
+    access: AccessSpec,
+    user: String,
+    groups: Option<Vec<String>>,
+    extra: Option<BTreeMap<String, Option<Vec<String>>>>,
+    uid: String,
+}
+
+/// The object that answers `body`, which is JSON.
+///
+/// # Errors
+/// 400 for what is no such question, 422 for one that says too much or too little.
+pub async fn subject_access_review(authorizer: &Authorizer, body: &[u8]) -> Result<Value, Status> {
+    let spec: Spec = read(GROUP, KIND, body)?;
+    let groups = spec.groups.unwrap_or_default();
+    let request = spec.access.request();
+    let mut causes = Vec::new();
+    if spec.user.is_empty() && groups.is_empty() {
+        causes.push(invalid("spec.user", "at least one of user or group must be specified"));
+    }
+    let request = match request {
+        Ok(request) if causes.is_empty() => request,
+        Ok(_) => return Err(Status::invalid(GROUP, KIND, "", causes)),
+        Err(more) => {
+            causes.splice(0..0, more);
+            return Err(Status::invalid(GROUP, KIND, "", causes));
+        }
+    };
+    let extra = spec.extra.unwrap_or_default().into_iter().map(|(key, values)| (key, values.unwrap_or_default()));
+    let user = User { name: spec.user, uid: spec.uid, groups, extra: extra.collect() };
+    let judged = authorizer.explain(Attributes { user: &user, request: &request }).await;
+    let written = serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
+    Ok(json!({
+        "kind": KIND, "apiVersion": format!("{GROUP}/v1"), "metadata": {},
+        "spec": written.unwrap_or_else(|| json!({})), "status": judged.status(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authorize::{Mode, Policy};
+    use crate::process::Published;
+
+    async fn ask(spec: Value) -> Result<Value, (u16, String)> {
+        let text = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: r}\n\
+                    rules: [{apiGroups: [g], resources: [things], verbs: [get]}]\n---\n\
+                    apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: b}\n\
+                    roleRef: {kind: ClusterRole, name: r}\nsubjects: [{kind: Group, name: devs}]\n";
+        let policy = Published::fixed(Policy::parse("p", text, false).unwrap());
+        let authorizer = Authorizer { modes: vec![Mode::Static(policy)].into(), ..Authorizer::default() };
+        let answer = subject_access_review(&authorizer, json!({ "spec": spec }).to_string().as_bytes()).await;
+        answer.map_err(|status| (status.code, status.message.clone()))
+    }
+
+    fn things(who: Value) -> Value {
+        let mut spec = who;
+        spec["resourceAttributes"] = json!({"verb": "get", "group": "g", "version": "v1", "resource": "things"});
+        spec
+    }
+
+    #[tokio::test]
+    async fn what_others_may() {
+        let spec = things(json!({"user": "jane", "groups": ["devs"], "uid": "7", "extra": {"a": ["b"], "c": null}}));
+        assert_eq!(
+            ask(spec.clone()).await.unwrap(),
+            json!({
+                "kind": KIND, "apiVersion": "authorization.k8s.io/v1", "metadata": {}, "spec": spec,
+                "status": {
+                    "allowed": true, "reason": r#"RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "r" to Group "devs""#,
+                },
+            })
+        );
+        assert_eq!(ask(things(json!({"user": "bob"}))).await.unwrap()["status"], json!({"allowed": false}));
+        let root = things(json!({"groups": ["system:masters"]}));
+        assert_eq!(ask(root).await.unwrap()["status"]["allowed"], true);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_question() {
+        for (spec, code, words) in [
+            (things(json!({})), 422, "spec.user: Invalid value: at least one of user or group"),
+            (json!({"user": "jane"}), 422, "spec.resourceAttributes: Invalid value: exactly one"),
+            (json!({}), 422, "exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.user"),
+            (json!({"user": 7}), 400, "the body is no SubjectAccessReview"),
+        ] {
+            let (was, message) = ask(spec).await.unwrap_err();
+            assert!(was == code && message.contains(words), "{was} {message}");
+        }
+    }
+}
