@@ -48,6 +48,9 @@ pub mod authenticate;
 // May they: attributes, the always-modes, and the permit that proves it was asked.
 pub mod authorize;
 
+// What backends ask of a kube-apiserver, answered by our own chain: whom to believe, who it is, may they.
+pub mod reviewer;
+
 // Which APIServices, Services and endpoints exist, from manifests on disk.
 pub mod registry;
 

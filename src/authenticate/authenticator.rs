@@ -38,13 +38,15 @@ pub struct Settings {
     /// `--authentication-token-webhook-config-file` and `--authentication-kubeconfig`: asked in this order about
     /// tokens that nobody here knows.
     pub token_reviews: Vec<Arc<TokenReviews>>,
+    /// `--api-audiences`: whom tokens are for that name nobody themselves, when somebody else asks about them.
+    pub audiences: Vec<String>,
     /// `--anonymous-auth`.
     pub anonymous: bool,
 }
 
 /// Finds out who is asking. One a worker; cheap to make.
 pub struct Authenticator {
-    settings: Settings,
+    pub(super) settings: Settings,
     /// How front proxies speak as the flags say.
     given: Arc<Speech>,
     /// How they speak as the cluster said last.

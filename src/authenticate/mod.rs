@@ -23,6 +23,7 @@ mod peer;
 mod pitfalls;
 mod request_header;
 mod speakable;
+mod token_question;
 mod token_review;
 mod tokens;
 mod websocket;
@@ -35,6 +36,7 @@ pub use lookup::{Following, LookupFailure, look_up};
 pub use peer::Peer;
 pub use request_header::{RequestHeaderNames, RequestHeaders};
 pub(crate) use speakable::check as check_speakable;
+pub use token_question::{NoHolder, TokenHolder};
 pub use token_review::{TokenReviewSettings, TokenReviews};
 pub use tokens::{TokenFile, Tokens};
 

@@ -94,6 +94,7 @@ fn world(change: impl FnOnce(&mut Settings)) -> World {
         jwt: None,
         groups: crate::authenticate::GroupFilter::default(),
         token_reviews: Vec::new(),
+        audiences: Vec::new(),
         anonymous: false,
     };
     change(&mut settings);

@@ -145,6 +145,30 @@ impl TokenReviews {
         }
     }
 
+    /// Who holds `token`, and which of `audiences` it is for; asked each time, for whoever asks remembers it
+    /// themselves.
+    ///
+    /// # Errors
+    /// As [`TokenReviews::holder`].
+    pub(super) async fn holder_for(
+        self: &Arc<Self>,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<(User, Vec<String>)>, Arc<str>> {
+        let (reviews, token, wanted) = (self.clone(), token.to_owned(), audiences.to_vec());
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        self.remote.run(move |client: Rc<Client>| async move {
+            // Nobody may wait any more.
+            let _ = answer.send(reviews.asked(&client, &token, &wanted).await);
+        });
+        let whole = self.settings.patience.whole;
+        match tokio::time::timeout(whole, answered).await {
+            Ok(Ok(outcome)) => outcome.map_err(Arc::from),
+            Ok(Err(_)) => Err("the question was given up".into()),
+            Err(_) => Err(format!("no answer within {whole:?}").into()),
+        }
+    }
+
     /// Lets go of what is past its time. Call it now and then.
     pub fn sweep(&self) {
         let now = Instant::now();
@@ -177,9 +201,21 @@ impl TokenReviews {
 
     /// On the client's thread; goes on whatever becomes of who asked.
     async fn review(&self, client: &Client, key: Key, token: &str, landing: Landing<Option<Arc<User>>>) {
+        let outcome = self.asked(client, token, &self.settings.audiences).await;
+        let outcome = outcome.map(|holder| holder.map(|(user, _)| Arc::new(user)));
+        landing.land(outcome.map(|user| self.remember(key, token, user)).map_err(Arc::from));
+    }
+
+    /// On the client's thread, too.
+    async fn asked(
+        &self,
+        client: &Client,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<(User, Vec<String>)>, String> {
         let counting = self.metrics.reviews();
         counting.token_is_fetched();
-        let body = question(token, &self.settings.audiences, self.settings.target.version());
+        let body = question(token, audiences, self.settings.target.version());
         let tried = |answer: &Result<Answer, CallError>, took| {
             // kube-apiserver does not count what it asks its webhook.
             if matches!(self.settings.target, Target::ApiServer(_)) {
@@ -198,10 +234,9 @@ impl TokenReviews {
         {
             tracing::error!(why, "who holds a token could not be found out");
         }
-        let outcome = answer.and_then(|body| judge(&body, &self.settings.audiences));
+        let outcome = answer.and_then(|body| judge(&body, audiences, &self.settings.audiences));
         counting.token_fetched(outcome.is_ok());
-        let outcome = outcome.map(|user| user.map(Arc::new));
-        landing.land(outcome.map(|user| self.remember(key, token, user)).map_err(Arc::from));
+        outcome
     }
 
     /// Errors are never remembered: what could not be found out, or what the API server said was wrong about
@@ -249,20 +284,21 @@ fn question(token: &str, audiences: &[String], version: Version) -> Bytes {
     serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
 }
 
-/// What a review says. Upstream takes a holder without a name for somebody; nobody behind us could be told who.
-fn judge(answer: &[u8], audiences: &[String]) -> Result<Option<User>, String> {
+/// What a review says: who holds the token, and which of the audiences that were asked for it is good for. Upstream
+/// takes a holder without a name for somebody; nobody behind us could be told who.
+///
+/// Whoever says nothing of audiences has judged the token for `ours`.
+fn judge(answer: &[u8], audiences: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
     let reviewed: Reviewed = serde_json::from_slice(answer)
         .map_err(|error| format!("the API server's answer is no TokenReview: {error}"))?;
     if reviewed.kind != "TokenReview" {
         return Err(format!("the API server's answer is no TokenReview but a {:?}", reviewed.kind));
     }
     let status = reviewed.status;
-    // An API server that says nothing of audiences has judged the token for itself, which is what is asked for.
     let theirs = status.audiences.filter(|theirs| !theirs.is_empty());
-    if let Some(theirs) = theirs
-        && !audiences.is_empty()
-        && !theirs.iter().any(|theirs| audiences.contains(theirs))
-    {
+    let good_for = theirs.as_deref().unwrap_or(ours);
+    let both: Vec<String> = audiences.iter().filter(|audience| good_for.contains(audience)).cloned().collect();
+    if both.is_empty() && !audiences.is_empty() {
         return Ok(None);
     }
     if !status.authenticated {
@@ -280,7 +316,7 @@ fn judge(answer: &[u8], audiences: &[String]) -> Result<Option<User>, String> {
     if user.name != ANONYMOUS {
         authenticator::add_group(&mut user.groups, AUTHENTICATED);
     }
-    Ok(Some(user))
+    Ok(Some((user, both)))
 }
 
 /// When a token says that it ends, if it is a JWT that says so. Nothing is believed of it but that.
@@ -327,10 +363,14 @@ mod tests {
     #[test]
     fn the_answer_is_read_as_upstream_reads_it() {
         let judge = |status: &str, audiences: &[&str]| {
-            judge(format!(r#"{{"kind":"TokenReview","status":{status}}}"#).as_bytes(), &names(audiences))
+            judge(
+                format!(r#"{{"kind":"TokenReview","status":{status}}}"#).as_bytes(),
+                &names(audiences),
+                &names(audiences),
+            )
         };
         let jane = r#""user":{"username":"jane","uid":"7","groups":["devs"],"extra":{"scopes":["a","b"],"none":null}}"#;
-        let user = judge(&format!(r#"{{"authenticated":true,{jane}}}"#), &[]).unwrap().unwrap();
+        let (user, _) = judge(&format!(r#"{{"authenticated":true,{jane}}}"#), &[]).unwrap().unwrap();
         assert_eq!((&*user.name, &*user.uid), ("jane", "7"));
         assert_eq!(user.groups, ["devs", "system:authenticated"]);
         assert_eq!((&user.extra["scopes"], user.extra["none"].len()), (&names(&["a", "b"]), 0));
@@ -350,6 +390,20 @@ mod tests {
     }
 
     #[test]
+    fn the_audiences_of_an_answer_are_those_that_were_asked_for() {
+        let good_for = |theirs: &str, asked: &[&str]| {
+            let answer = format!(
+                r#"{{"kind":"TokenReview","status":{{"authenticated":true,"audiences":{theirs},"user":{{"username":"a"}}}}}}"#
+            );
+            judge(answer.as_bytes(), &names(asked), &names(&["us"])).unwrap().map(|(_, audiences)| audiences)
+        };
+        assert_eq!(good_for(r#"["a","b","c"]"#, &["c", "a", "x"]), Some(names(&["c", "a"])));
+        assert_eq!(good_for("null", &["us", "them"]), Some(names(&["us"])));
+        assert_eq!(good_for("[]", &["them"]), None);
+        assert_eq!(good_for(r#"["a"]"#, &[]), Some(names(&[])));
+    }
+
+    #[test]
     fn an_answer_that_names_nobody_is_an_error() {
         for answer in [
             r#"{"kind":"TokenReview","status":{"authenticated":true}}"#,
@@ -363,7 +417,7 @@ mod tests {
             "",
             "<html>",
         ] {
-            assert!(judge(answer.as_bytes(), &[]).is_err(), "{answer}");
+            assert!(judge(answer.as_bytes(), &[], &[]).is_err(), "{answer}");
         }
     }
 

@@ -55,7 +55,7 @@ struct NonResource {
 ///
 /// # Errors
 /// 400 for what is no such object.
-pub(super) fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8]) -> Result<S, Status> {
+pub fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8]) -> Result<S, Status> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Written<S> {

@@ -17,6 +17,7 @@ mod self_review;
 mod subject_review;
 mod webhook;
 
+pub use access_spec::read as read_review;
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
 pub use authorizer::{Authorizer, Decision, Link, Mode, Modes, Permit};

@@ -63,22 +63,12 @@ impl SelfReview {
         let status = match self {
             SelfReview::Subject => {
                 self.read::<Nothing>(body)?;
-                let mut told = json!({"username": user.name});
-                if !user.uid.is_empty() {
-                    told["uid"] = user.uid.as_str().into();
-                }
-                if !user.groups.is_empty() {
-                    told["groups"] = json!(user.groups);
-                }
-                if !user.extra.is_empty() {
-                    told["extra"] = json!(user.extra);
-                }
                 let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or_default();
                 let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
                 let (group, kind) = self.kind();
                 return Ok(json!({
                     "kind": kind, "apiVersion": format!("{group}/v1"), "metadata": {"creationTimestamp": now},
-                    "status": {"userInfo": told},
+                    "status": {"userInfo": user.info()},
                 }));
             }
             SelfReview::Access => self.access(authorizer, user, body).await?,

@@ -14,7 +14,7 @@ use super::keeper::{Contents, Keeper, Outcome, Subject};
 use super::known::Known;
 use super::media::is_aggregated;
 use super::merge::merge;
-use super::own;
+use super::own::{self, Own};
 use super::parse::{self, Listed};
 use crate::process::{Published, Publisher};
 
@@ -40,6 +40,7 @@ pub struct Discovery<F: Fetch + 'static> {
 struct Aggregation<F> {
     fetch: F,
     publisher: Publisher<Documents>,
+    own: Own,
     aggregations: Arc<AtomicU64>,
 }
 
@@ -65,10 +66,10 @@ struct Content {
 
 impl<F: Fetch + 'static> Discovery<F> {
     /// Begins with no APIService. The documents hold our own group from the start.
-    pub fn start(fetch: F) -> (Discovery<F>, Published<Documents>) {
-        let (publisher, published) = Published::new(Documents::empty());
+    pub fn start(fetch: F, own: Own) -> (Discovery<F>, Published<Documents>) {
+        let (publisher, published) = Published::new(Documents::empty(own));
         let aggregations = Arc::<AtomicU64>::default();
-        let keeper = Keeper::new(Aggregation { fetch, publisher, aggregations: aggregations.clone() });
+        let keeper = Keeper::new(Aggregation { fetch, publisher, own, aggregations: aggregations.clone() });
         (Discovery { keeper, aggregations }, published)
     }
 
@@ -134,7 +135,7 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
 
     fn publish(&self, known: &[Known], contents: &Contents<Content>) {
         let content = |one: &Known| contents.get(&one.name);
-        let groups = merge(known, |one| {
+        let groups = merge(known, self.own, |one| {
             content(one).map_or_else(Default::default, |content| (content.resources.clone(), content.is_current()))
         });
         let sources = known.iter().map(|one| {
@@ -149,7 +150,7 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         });
         let sources: Vec<Source> = sources.collect();
         say_what_changed(&self.publisher.reader().load().sources, &sources);
-        self.publisher.publish(Arc::new(Documents::new(&groups, sources)));
+        self.publisher.publish(Arc::new(Documents::new(&groups, self.own, sources)));
         self.aggregations.fetch_add(1, Ordering::Relaxed);
     }
 }

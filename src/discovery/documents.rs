@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::document::Resource;
 use super::merge::Group;
-use super::own;
+use super::own::{self, Own};
 use crate::process::Published;
 
 /// Below this, packing costs more than it saves (upstream's `defaultGzipThresholdBytes`).
@@ -73,14 +73,14 @@ pub(crate) struct Document {
 }
 
 impl Documents {
-    /// What is served before any registry was read: our own group.
-    pub fn empty() -> Documents {
-        Documents::new(&super::merge::merge(&[], |_| Default::default()), Vec::new())
+    /// What is served before any registry was read: our own groups.
+    pub fn empty(own: Own) -> Documents {
+        Documents::new(&super::merge::merge(&[], own, |_| Default::default()), own, Vec::new())
     }
 
     /// A snapshot that never changes, of our own group alone.
     pub fn fixed_empty() -> Published<Documents> {
-        Published::fixed(Documents::empty())
+        Published::fixed(Documents::empty(Own::default()))
     }
 
     /// Whether every backend known now was asked at least once (what readiness waits for, KEP-3352).
@@ -100,7 +100,7 @@ impl Documents {
     }
 
     /// Writes the documents of `groups`, which are in order.
-    pub(super) fn new(groups: &[Group], sources: Vec<Source>) -> Documents {
+    pub(super) fn new(groups: &[Group], own: Own, sources: Vec<Source>) -> Documents {
         let (core, named): (Vec<&Group>, Vec<&Group>) = groups.iter().partition(|group| group.name.is_empty());
         let core_versions = core.iter().flat_map(|group| &group.versions).map(|v| v.version.as_str()).collect();
         let plain: Vec<PlainGroup<'_>> = named.iter().map(|group| PlainGroup::of(group)).collect();
@@ -131,7 +131,7 @@ impl Documents {
                 })
                 .collect(),
             own: std::iter::once((own::PATH, own::resource_list()))
-                .chain(own::QUESTIONS.iter().map(|questions| (questions.path, questions.resource_list())))
+                .chain(own.served().iter().map(|served| (served.path, served.resource_list())))
                 .map(|(path, list)| (path, Document::of(&list)))
                 .collect(),
             sources,
@@ -333,12 +333,12 @@ mod tests {
         )
         .unwrap();
         let flunders = Arc::new(flunders);
-        let groups = merge(&known, |one| match one.name.as_str() {
+        let groups = merge(&known, Own::default(), |one| match one.name.as_str() {
             "v1alpha1.wardle.example.com" => (flunders.clone(), true),
             "v1beta1.wardle.example.com" => (flunders.clone(), false),
             _ => (Arc::default(), one.group.is_empty()),
         });
-        Documents::new(&groups, Vec::new())
+        Documents::new(&groups, Own::default(), Vec::new())
     }
 
     fn text(document: &Document) -> &str {
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn before_anything_is_known_there_is_our_own_group_and_no_core() {
-        let documents = Documents::empty();
+        let documents = Documents::empty(Own::default());
         assert_eq!(
             text(&documents.core.v2),
             "{\"kind\":\"APIGroupDiscoveryList\",\"apiVersion\":\"apidiscovery.k8s.io/v2\",\"metadata\":{},\"items\":[]}\n"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::document::Resource;
 use super::known::Known;
-use super::own;
+use super::own::{self, Own};
 use crate::kubeapi::version::compare_kube_aware;
 
 /// A group, its most preferred version first.
@@ -30,11 +30,11 @@ pub(super) struct Version {
 }
 
 /// All groups in order: by the greatest `groupPriorityMinimum` among their versions, then by name; versions by
-/// `versionPriority`, then as Kubernetes orders versions. Our own group comes first, and the questions about oneself
-/// come last, unless a backend has them.
+/// `versionPriority`, then as Kubernetes orders versions. Our own group comes first, and what else is
+/// ours comes last, unless a backend has it.
 ///
-/// `content` gives what is known of each: its resources, and whether they are current.
-pub(super) fn merge(known: &[Known], content: impl Fn(&Known) -> (Arc<Vec<Resource>>, bool)) -> Vec<Group> {
+/// `own` says what else is ours; `content` gives what is known of each: its resources, and whether they are current.
+pub(super) fn merge(known: &[Known], own: Own, content: impl Fn(&Known) -> (Arc<Vec<Resource>>, bool)) -> Vec<Group> {
     let mut groups: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
     for one in known.iter().filter(|one| one.group != own::GROUP) {
         groups.entry(&one.group).or_default().push(one);
@@ -42,7 +42,7 @@ pub(super) fn merge(known: &[Known], content: impl Fn(&Known) -> (Arc<Vec<Resour
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups
         .sort_by_key(|(name, versions)| (Reverse(versions.iter().map(|one| one.group_priority_minimum).max()), *name));
-    let own = Group {
+    let registrations = Group {
         name: own::GROUP.into(),
         versions: vec![Version { version: own::VERSION.into(), resources: Arc::new(own::resources()), current: true }],
     };
@@ -57,14 +57,13 @@ pub(super) fn merge(known: &[Known], content: impl Fn(&Known) -> (Arc<Vec<Resour
         });
         Group { name: name.into(), versions: versions.collect() }
     });
-    let mut groups: Vec<Group> = std::iter::once(own).chain(theirs).collect();
-    for questions in &own::QUESTIONS {
-        let ours =
-            || Version { version: own::VERSION.into(), resources: Arc::new(questions.resources()), current: true };
-        match groups.iter_mut().find(|group| group.name == questions.group) {
+    let mut groups: Vec<Group> = std::iter::once(registrations).chain(theirs).collect();
+    for served in own.served() {
+        let ours = || Version { version: own::VERSION.into(), resources: Arc::new(served.resources()), current: true };
+        match groups.iter_mut().find(|group| group.name == served.group) {
             Some(group) if group.versions.iter().any(|version| version.version == own::VERSION) => {}
             Some(group) => group.versions.push(ours()),
-            None => groups.push(Group { name: questions.group.into(), versions: vec![ours()] }),
+            None => groups.push(Group { name: served.group.into(), versions: vec![ours()] }),
         }
     }
     groups
@@ -86,7 +85,7 @@ mod tests {
     }
 
     fn order(known: &[Known]) -> Vec<String> {
-        merge(known, |_| Default::default())
+        merge(known, Own::default(), |_| Default::default())
             .iter()
             .flat_map(|group| group.versions.iter().map(move |version| format!("{}/{}", group.name, version.version)))
             .collect()
@@ -119,7 +118,7 @@ mod tests {
     #[test]
     fn nobody_else_speaks_for_our_group() {
         let known = [known("apiregistration.k8s.io", "v1", 20000, 100), known("apiregistration.k8s.io", "v2", 1, 1)];
-        let groups = merge(&known, |_| panic!("never asked"));
+        let groups = merge(&known, Own::default(), |_| panic!("never asked"));
         assert_eq!(groups[0].name, "apiregistration.k8s.io");
         assert_eq!((groups[0].versions.len(), groups.len()), (1, 3));
         assert_eq!(groups[0].versions[0].resources[0].resource, "apiservices");
@@ -135,7 +134,7 @@ mod tests {
             "authorization.k8s.io/v1",
         ];
         assert_eq!(order(&known), expected);
-        let groups = merge(&known, |_| Default::default());
+        let groups = merge(&known, Own::default(), |_| Default::default());
         assert!(groups[1].versions[0].resources.is_empty(), "the backend's, not ours");
         assert_eq!(groups[2].versions[1].resources.len(), 2);
     }

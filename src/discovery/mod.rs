@@ -23,6 +23,7 @@ pub use document::{Kind, Resource, Scope, Subresource};
 pub use documents::{Documents, Source};
 pub use fetch::{Fetch, FetchError, Fetched, MAX_BODY, TIMEOUT};
 pub use known::Known;
+pub use own::Own;
 pub use serve::answer;
 
 pub(crate) use documents::Document;

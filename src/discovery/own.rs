@@ -1,5 +1,5 @@
 //! What we serve ourselves: `apiregistration.k8s.io`, read only, so that `kubectl get apiservices` works, and the
-//! questions about oneself that `kubectl auth` asks, unless a backend answers those.
+//! questions that `kubectl auth` and backends ask, unless a backend answers those.
 
 use serde_json::{Value, json};
 
@@ -49,55 +49,106 @@ pub(super) fn resources() -> Vec<Resource> {
     }]
 }
 
-/// One group of questions about oneself; all are of version `v1`.
-pub(super) struct Questions {
+/// One version of a group that we serve unless a backend claims it; all are of version `v1`.
+pub(super) struct Served {
+    /// Its group; empty for the core group.
     pub(super) group: &'static str,
-    /// Where they are listed.
+    /// Where it is listed.
     pub(super) path: &'static str,
-    kinds: &'static [&'static str],
+    resources: &'static [Kept],
 }
 
-pub(super) static QUESTIONS: [Questions; 2] = [
-    Questions { group: "authentication.k8s.io", path: "/apis/authentication.k8s.io/v1", kinds: &["SelfSubjectReview"] },
-    Questions {
+/// One resource: its kind, whether it is namespaced, and what may be done with it.
+struct Kept {
+    kind: &'static str,
+    scope: Scope,
+    verbs: &'static [&'static str],
+}
+
+const fn question(kind: &'static str) -> Kept {
+    Kept { kind, scope: Scope::Cluster, verbs: &["create"] }
+}
+
+/// The questions about oneself.
+static ALWAYS: [Served; 2] = [
+    Served {
+        group: "authentication.k8s.io",
+        path: "/apis/authentication.k8s.io/v1",
+        resources: &[question("SelfSubjectReview")],
+    },
+    Served {
         group: "authorization.k8s.io",
         path: "/apis/authorization.k8s.io/v1",
-        kinds: &["SelfSubjectAccessReview", "SelfSubjectRulesReview"],
+        resources: &[question("SelfSubjectAccessReview"), question("SelfSubjectRulesReview")],
     },
 ];
 
-impl Questions {
+/// What backends ask besides (`--serve-delegation`).
+static WITH_DELEGATION: [Served; 3] = [
+    Served {
+        group: "",
+        path: "/api/v1",
+        resources: &[Kept { kind: "ConfigMap", scope: Scope::Namespaced, verbs: &["get", "list", "watch"] }],
+    },
+    Served {
+        group: "authentication.k8s.io",
+        path: "/apis/authentication.k8s.io/v1",
+        resources: &[question("SelfSubjectReview"), question("TokenReview")],
+    },
+    Served {
+        group: "authorization.k8s.io",
+        path: "/apis/authorization.k8s.io/v1",
+        resources: &[
+            question("SelfSubjectAccessReview"),
+            question("SelfSubjectRulesReview"),
+            question("SubjectAccessReview"),
+        ],
+    },
+];
+
+/// What we serve besides our own group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Whether backends ask us instead of a kube-apiserver (`--serve-delegation`).
+    pub delegation: bool,
+}
+
+impl Own {
+    pub(super) fn served(self) -> &'static [Served] {
+        if self.delegation { &WITH_DELEGATION } else { &ALWAYS }
+    }
+}
+
+impl Served {
     pub(super) fn resource_list(&self) -> Value {
-        let resources: Vec<Value> = self
-            .kinds
-            .iter()
-            .map(|kind| {
-                let name = kind.to_ascii_lowercase();
-                json!({
-                    "name": format!("{name}s"), "singularName": name, "namespaced": false, "kind": kind,
-                    "verbs": ["create"],
-                })
+        let resource = |kept: &Kept| {
+            let name = kept.kind.to_ascii_lowercase();
+            json!({
+                "name": format!("{name}s"), "singularName": name, "namespaced": kept.scope == Scope::Namespaced,
+                "kind": kept.kind, "verbs": kept.verbs,
             })
-            .collect();
+        };
+        let group_version =
+            if self.group.is_empty() { VERSION.to_owned() } else { format!("{}/{VERSION}", self.group) };
         json!({
             "kind": "APIResourceList",
             "apiVersion": "v1",
-            "groupVersion": format!("{}/{VERSION}", self.group),
-            "resources": resources,
+            "groupVersion": group_version,
+            "resources": self.resources.iter().map(resource).collect::<Vec<_>>(),
         })
     }
 
     pub(super) fn resources(&self) -> Vec<Resource> {
-        let resource = |kind: &&str| Resource {
-            resource: format!("{}s", kind.to_ascii_lowercase()),
-            response_kind: Kind { group: self.group.into(), version: VERSION.into(), kind: (*kind).into() },
-            scope: Scope::Cluster,
-            singular_resource: kind.to_ascii_lowercase(),
-            verbs: vec!["create".into()],
+        let resource = |kept: &Kept| Resource {
+            resource: format!("{}s", kept.kind.to_ascii_lowercase()),
+            response_kind: Kind { group: self.group.into(), version: VERSION.into(), kind: kept.kind.into() },
+            scope: kept.scope,
+            singular_resource: kept.kind.to_ascii_lowercase(),
+            verbs: kept.verbs.iter().map(|verb| (*verb).to_owned()).collect(),
             short_names: Vec::new(),
             categories: Vec::new(),
             subresources: Vec::new(),
         };
-        self.kinds.iter().map(resource).collect()
+        self.resources.iter().map(resource).collect()
     }
 }

@@ -175,7 +175,7 @@ mod tests {
 
     fn ask(method: &Method, path: &str, headers: &[(HeaderName, &str)]) -> Option<Result<Response<Body>, Refusal>> {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        answer(&Documents::empty(), method, path, &headers)
+        answer(&Documents::empty(Default::default()), method, path, &headers)
     }
 
     fn get(path: &str, headers: &[(HeaderName, &str)]) -> Response<Body> {

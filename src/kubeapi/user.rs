@@ -17,3 +17,20 @@ pub struct User {
     /// Keys are lower case.
     pub extra: BTreeMap<String, Vec<String>>,
 }
+
+impl User {
+    /// As `UserInfo` of `authentication.k8s.io/v1`; what is empty is left out.
+    pub fn info(&self) -> serde_json::Value {
+        let mut info = serde_json::json!({"username": self.name});
+        if !self.uid.is_empty() {
+            info["uid"] = self.uid.as_str().into();
+        }
+        if !self.groups.is_empty() {
+            info["groups"] = serde_json::json!(self.groups);
+        }
+        if !self.extra.is_empty() {
+            info["extra"] = serde_json::json!(self.extra);
+        }
+        info
+    }
+}

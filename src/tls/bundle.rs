@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use base64::Engine as _;
 use rustls::DistinguishedName;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, TrustAnchor};
@@ -73,6 +74,21 @@ impl Bundle {
             inner.anchors.push(anchor);
         }
         Bundle(Arc::new(inner))
+    }
+
+    /// The certificates as PEM.
+    pub fn to_pem(&self) -> String {
+        let mut pem = String::new();
+        for certificate in &self.0.certificates {
+            let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+            pem.push_str("-----BEGIN CERTIFICATE-----\n");
+            for line in text.as_bytes().chunks(64) {
+                pem.push_str(&String::from_utf8_lossy(line));
+                pem.push('\n');
+            }
+            pem.push_str("-----END CERTIFICATE-----\n");
+        }
+        pem
     }
 
     /// Where the bundle came from.

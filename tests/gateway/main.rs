@@ -36,6 +36,7 @@ mod registry;
 mod relay;
 mod reviewer;
 mod scene;
+mod served;
 mod token_webhook;
 mod tokens;
 mod trust;

@@ -1,6 +1,6 @@
 //! Answers for `/apis/apiregistration.k8s.io/v1/apiservices` and what is below it.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderValue, Response};
@@ -10,7 +10,7 @@ use super::object::{API_VERSION, Extent, Object};
 use super::table::{Include, table};
 use super::view::View;
 use super::watch::{Watch, Wish};
-use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status};
+use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status, WatchOptions, resource_version};
 use crate::message::{Blame, Body, Refusal, negotiate};
 use crate::process::{Drain, Published};
 
@@ -84,7 +84,7 @@ impl Reports {
             },
             "list" => {
                 let filter = Filter::of(info).map_err(|status| Refusal::new(Blame::Client, status))?;
-                version(query, &view).map_err(|status| Refusal::new(Blame::Client, status))?;
+                resource_version(query, view.version).map_err(|status| Refusal::new(Blame::Client, status))?;
                 Ok(plain(&list(&view, &filter, shape), yaml))
             }
             _ if yaml => refuse(Status::not_acceptable("a watch is answered in application/json only")),
@@ -168,52 +168,9 @@ fn list(view: &View, filter: &Filter, shape: Shape) -> Value {
     json!({ "kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items })
 }
 
-/// The `resourceVersion` asked for; 0 for none or any. One that was never handed out is told to try again,
-/// an exact one that is not the latest is gone: we keep no old states.
-fn version(query: &Query<'_>, view: &View) -> Result<u64, Status> {
-    let text = query.get("resourceVersion").unwrap_or_default();
-    if text.is_empty() {
-        return Ok(0);
-    }
-    let version: u64 = text
-        .parse()
-        .map_err(|_| Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: must be a number")))?;
-    if version > view.version {
-        let message = format!("Too large resource version: {version}, current: {}", view.version);
-        return Err(Status::timeout(message)
-            .with_cause("ResourceVersionTooLarge", "Too large resource version")
-            .with_retry_after(1));
-    }
-    let exact = query.get("resourceVersionMatch").is_some_and(|how| how == "Exact");
-    if exact && version != view.version {
-        return Err(Status::expired(format!("the resource version {version} is no longer available")));
-    }
-    Ok(version)
-}
-
 fn wish(info: &RequestInfo<'_>, query: &Query<'_>, shape: Shape, view: &View) -> Result<Wish, Status> {
-    let yes = |key: &str| query.get(key).is_some_and(|value| value == "true" || value == "1");
-    let since = version(query, view)?;
-    let initial = query.get("sendInitialEvents").map(|_| yes("sendInitialEvents"));
-    if initial.is_some() && query.get("resourceVersionMatch").is_none_or(|how| how != "NotOlderThan") {
-        return Err(Status::bad_request("sendInitialEvents requires resourceVersionMatch=NotOlderThan"));
-    }
-    let seconds: u64 = query
-        .get("timeoutSeconds")
-        .map(|text| text.parse().map_err(|_| Status::bad_request(format!("timeoutSeconds {text:?} is no number"))))
-        .transpose()?
-        .unwrap_or(0);
-    // Spread as upstream spreads its own, so that clients that came together do not come back together.
-    let lasts = if seconds == 0 { 1800.0 * (1.0 + fastrand::f64()) } else { seconds.min(86_400) as f64 };
-    Ok(Wish {
-        filter: Filter::of(info)?,
-        shape,
-        initial: initial.unwrap_or(since == 0),
-        mark_initial: initial == Some(true) && yes("allowWatchBookmarks"),
-        since: if since == 0 { view.version } else { since },
-        bookmarks: yes("allowWatchBookmarks"),
-        lasts: Duration::from_secs_f64(lasts),
-    })
+    let options = WatchOptions::parse(query, view.version)?;
+    Ok(Wish { filter: Filter::of(info)?, shape, options })
 }
 
 fn plain(value: &Value, yaml: bool) -> Response<Body> {

@@ -14,6 +14,7 @@ use super::object::{API_VERSION, Extent, Object};
 use super::serve::{Filter, Shape};
 use super::table::table;
 use super::view::View;
+use crate::kubeapi::WatchOptions;
 use crate::message::BodyError;
 use crate::process::{Drain, Phase, Published};
 
@@ -21,16 +22,7 @@ use crate::process::{Drain, Phase, Published};
 pub(super) struct Wish {
     pub(super) filter: Filter,
     pub(super) shape: Shape,
-    /// Begin with the objects there are (`resourceVersion` empty or 0, or `sendInitialEvents`).
-    pub(super) initial: bool,
-    /// Say where the initial objects end (`sendInitialEvents`).
-    pub(super) mark_initial: bool,
-    /// What the client knows already.
-    pub(super) since: u64,
-    /// Say now and then how far we are.
-    pub(super) bookmarks: bool,
-    /// End after this.
-    pub(super) lasts: Duration,
+    pub(super) options: WatchOptions,
 }
 
 /// The body of a watch's answer: one JSON event a line.
@@ -58,9 +50,9 @@ impl Watch {
             waiting: next(view.clone()),
             // It always stands between two events, so it need not wait for the end of the grace.
             drain: Box::pin(async move { drain.reached(Phase::Draining).await }),
-            end: Box::pin(tokio::time::sleep(wish.lasts)),
+            end: Box::pin(tokio::time::sleep(wish.options.lasts)),
             bookmark: Box::pin(tokio::time::sleep(BOOKMARK)),
-            at: wish.since,
+            at: wish.options.since,
             lines: VecDeque::new(),
             columns_sent: false,
             ended: false,
@@ -72,7 +64,7 @@ impl Watch {
     }
 
     fn begin(&mut self) {
-        if self.wish.initial {
+        if self.wish.options.initial {
             let view = self.view.get();
             for object in view.objects.values() {
                 if self.wish.filter.takes(object) {
@@ -80,7 +72,7 @@ impl Watch {
                 }
             }
             self.at = view.version;
-            if self.wish.mark_initial {
+            if self.wish.options.mark_initial {
                 self.bookmark(true);
             }
         }
@@ -190,7 +182,7 @@ impl Body for Watch {
             }
             if this.bookmark.as_mut().poll(cx).is_ready() {
                 this.bookmark.as_mut().reset(Instant::now() + BOOKMARK);
-                if this.wish.bookmarks {
+                if this.wish.options.bookmarks {
                     this.bookmark(false);
                 }
                 continue;
@@ -221,9 +213,11 @@ mod tests {
     }
 
     fn wish() -> Wish {
-        Wish {
-            filter: Filter::default(),
-            shape: Shape::Plain(Extent::Whole),
+        Wish { filter: Filter::default(), shape: Shape::Plain(Extent::Whole), options: options() }
+    }
+
+    fn options() -> WatchOptions {
+        WatchOptions {
             initial: false,
             mark_initial: false,
             since: 0,
@@ -251,7 +245,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn initial_objects_then_what_changes() {
         let (publisher, view, drainer, drain) = start(&["v1.a.io", "v1.b.io"]);
-        let initial = Wish { initial: true, mark_initial: true, ..wish() };
+        let initial = Wish { options: WatchOptions { initial: true, mark_initial: true, ..options() }, ..wish() };
         let mut watch = Watch::new(view.clone(), drain, initial);
         assert_eq!(short(&mut watch).await, "ADDED v1.a.io 1");
         assert_eq!(short(&mut watch).await, "ADDED v1.b.io 2");
@@ -269,7 +263,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn since_a_version_and_bookmarks() {
         let (_publisher, view, _drainer, drain) = start(&["v1.a.io", "v1.b.io"]);
-        let mut watch = Watch::new(view, drain, Wish { since: 1, bookmarks: true, ..wish() });
+        let mut watch = Watch::new(
+            view,
+            drain,
+            Wish { options: WatchOptions { since: 1, bookmarks: true, ..options() }, ..wish() },
+        );
         assert_eq!(short(&mut watch).await, "ADDED v1.b.io 2");
         for _ in 0..9 {
             assert_eq!(short(&mut watch).await, "BOOKMARK - 2");
@@ -283,7 +281,7 @@ mod tests {
     async fn too_far_behind_is_told_to_list_again() {
         let (publisher, view, _drainer, drain) = start(&["v1.a.io"]);
         publisher.publish(Arc::new(View { forgotten: 9, version: 10, ..View::clone(&view.get()) }));
-        let mut watch = Watch::new(view, drain, Wish { since: 5, ..wish() });
+        let mut watch = Watch::new(view, drain, Wish { options: WatchOptions { since: 5, ..options() }, ..wish() });
         let (kind, object) = line(&mut watch).await.unwrap();
         assert_eq!((kind.as_str(), &object["code"], &object["reason"]), ("ERROR", &json!(410), &json!("Expired")));
         assert!(line(&mut watch).await.is_none());
@@ -294,7 +292,11 @@ mod tests {
         let (publisher, view, _drainer, drain) = start(&["v1.a.io"]);
         let filter = Filter::labels("team=blue").unwrap();
         let table = Shape::Table(Default::default());
-        let mut watch = Watch::new(view.clone(), drain, Wish { since: 1, filter, shape: table, ..wish() });
+        let mut watch = Watch::new(
+            view.clone(),
+            drain,
+            Wish { filter, shape: table, options: WatchOptions { since: 1, ..options() } },
+        );
         let other: Registry = crate::registry::snapshot::tests::registry(
             &crate::registry::snapshot::tests::api_service("v1.a.io", "groupPriorityMinimum: 9, versionPriority: 1"),
         );

@@ -335,6 +335,12 @@ pub static MAY_THEY: Group = Group {
             "/healthz,/readyz,/livez",
             "Paths that need no permission; a star at the end stands for the rest of the path",
         ),
+        Flag::new(
+            "serve-delegation",
+            Kind::Switch,
+            "false",
+            "Answer backends what they would ask of a kube-apiserver, so that they need none: whom to believe (ConfigMap kube-system/extension-apiserver-authentication), who holds a token (TokenReview), what a user may (SubjectAccessReview). Only whom the chain here allows to ask; needs Webhook or Static, or --authorization-config",
+        ),
     ],
 };
 
@@ -446,7 +452,6 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 /// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
 pub static LATER: &[Flag] = &[
     later("cors-allowed-origins", Kind::List(""), NO_CORS),
-    later("serve-delegation", Kind::Switch, MODES),
     later("kubeconfig", Kind::File, REGISTRY),
     later("delegate-kubeconfig", Kind::File, REGISTRY),
     later("egress-selector-config-file", Kind::File, DIRECT),
@@ -468,7 +473,6 @@ pub static LATER: &[Flag] = &[
     later("leader-elect-resource-namespace", Kind::Text(""), REGISTRY),
 ];
 
-const MODES: &str = "this version knows --authorization-mode AlwaysAllow, AlwaysDeny, Static and Webhook";
 const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
 const DIRECT: &str = "this version connects to backends directly";
 const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";

@@ -46,6 +46,8 @@ pub struct GatewayConfig {
     pub authorization_config: Option<PathBuf>,
     /// What [`Mode::Static`] goes by.
     pub policy_file: Option<PathBuf>,
+    /// Whether backends are answered what they ask of a kube-apiserver.
+    pub serve_delegation: bool,
     /// What a kube-apiserver is asked.
     pub delegated: Delegated,
     /// What lies behind.
@@ -74,6 +76,7 @@ impl Arguments<Gateway> {
             limits: serving::limits(&mut reading),
             delegated: delegated::delegated(&mut reading, &who, &modes, forwarding.request_timeout),
             who,
+            serve_delegation: who::serve_delegation(&mut reading, &modes, configured),
             policy_file: who::policy_file(&mut reading, &modes, configured),
             modes,
             authorization_config,
@@ -316,6 +319,12 @@ mod tests {
             (
                 &["--authorization-config=c", "--authorization-kubeconfig=k"],
                 "--authorization-config: can not be specified together with --authorization-kubeconfig",
+                false,
+            ),
+            (
+                &["--serve-delegation"],
+                "--serve-delegation: needs --authorization-mode Webhook or Static, or --authorization-config: with \
+                 AlwaysAllow everybody could ask about everybody, and be told that everything is allowed",
                 false,
             ),
             (

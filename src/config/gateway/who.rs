@@ -163,6 +163,22 @@ pub(super) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], configured:
     path
 }
 
+/// `--serve-delegation`, which makes no sense where everything is allowed. What a configuration says is looked at
+/// when it is read.
+pub(super) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> bool {
+    const NAME: &str = "serve-delegation";
+    let serve = reading.switch(NAME);
+    let decides = modes.iter().any(|mode| matches!(mode, Mode::Static | Mode::Webhook));
+    if serve && !configured && (!decides || modes.contains(&Mode::AlwaysAllow)) {
+        reading.problem(
+            NAME,
+            "needs --authorization-mode Webhook or Static, or --authorization-config: with AlwaysAllow everybody could \
+             ask about everybody, and be told that everything is allowed",
+        );
+    }
+    serve
+}
+
 /// The modes; none where a configuration says it.
 pub(super) fn modes(reading: &mut Reading<'_>, configured: bool) -> Vec<Mode> {
     const NAME: &str = "authorization-mode";

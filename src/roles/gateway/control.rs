@@ -17,13 +17,14 @@ use crate::authenticate::{TokenFile, Tokens, jwt};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
-use crate::discovery::{Discovery, Documents, Known};
+use crate::discovery::{Discovery, Documents, Known, Own};
 use crate::egress::Pool;
 use crate::forward::Stamp;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Index, OpenApi};
 use crate::process::{Drain, Phase, Published, Publisher};
 use crate::registry::{Directory, Registry, Rules};
+use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
 use crate::tls::server::{self, InUse, ServingPublishers};
 use crate::tls::{Identity, KeyPair, SelfMade};
@@ -46,6 +47,8 @@ pub(super) struct Control {
     pub(super) tokens: Option<(TokenFile, Publisher<Tokens>)>,
     pub(super) policy: Option<(PolicyFile, Publisher<Policy>)>,
     pub(super) jwt: Option<jwt::Following>,
+    /// With `--serve-delegation`.
+    pub(super) speaker: Option<(Speaker, Publisher<ConfigMap>)>,
     pub(super) resolver: settings::ResolverChoice,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
@@ -69,7 +72,8 @@ impl Control {
             stamp,
             metrics: self.metrics.clone(),
         });
-        let (discovery, documents) = Discovery::start(Fetcher(asker.clone()));
+        let (discovery, documents) =
+            Discovery::start(Fetcher(asker.clone()), Own { delegation: self.speaker.is_some() });
         let (openapi, index) = OpenApi::start(Fetcher(asker.clone()));
         if ready.send((documents, index)).is_err() {
             return;
@@ -86,6 +90,9 @@ impl Control {
         }
         if let Some((file, publisher)) = self.policy {
             spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));
+        }
+        if let Some((speaker, publisher)) = self.speaker {
+            spawn_local(speaker.follow(publisher, drain()));
         }
         if let Some(directory) = self.directory {
             spawn_local(directory.follow(self.registry_publisher, drain(), |_| {}));

@@ -82,7 +82,8 @@ fn authentication(config: &GatewayConfig) -> Result<Option<ConfigurationFile>, P
 
 fn authorization(config: &GatewayConfig) -> Result<Option<authorize::ConfigurationFile>, Problems> {
     let Some(path) = config.authorization_config.as_deref() else { return Ok(None) };
-    let demands = authorize::configuration::Demands { policy: config.policy_file.is_some(), decision: false };
+    let demands =
+        authorize::configuration::Demands { policy: config.policy_file.is_some(), decision: config.serve_delegation };
     authorize::ConfigurationFile::open(path, demands).map(Some)
 }
 

@@ -13,16 +13,17 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use super::connection::Connection;
 use super::shared::Shared;
-use crate::authorize::{Permit, SelfReview};
+use crate::authorize::{self, Permit, ReviewBody, SelfReview};
 use crate::availability::report::Reports;
 use crate::kubeapi::{Query, Status};
 use crate::message::{Blame, Body, BodyError, Received, Refusal};
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::metrics::Format;
+use crate::reviewer::{self, Question, Reviewer};
 use crate::route::{Route, Table};
 use crate::{discovery, openapi};
 
-/// The longest question about oneself.
+/// The longest question.
 const REVIEW_LONGEST: usize = 256 << 10;
 /// Time for its body to arrive.
 const REVIEW_PATIENCE: Duration = Duration::from_secs(10);
@@ -101,6 +102,37 @@ pub(super) async fn self_review(
     permit: &Permit<'_>,
     request: Request<Received>,
 ) -> Result<Response<Body>, Refusal> {
+    let body = review_body(permit, review.body(), request).await?;
+    let answer = review.answer(&connection.worker.shared.authorizer, permit.user(), &body).await;
+    answer.map(created).map_err(|status| Refusal::new(Blame::Client, status))
+}
+
+/// The answer to what a backend asks (`--serve-delegation`).
+///
+/// # Errors
+/// As [`self_review`], and what is wrong with a request for the ConfigMap.
+pub(super) async fn backend_s_question(
+    connection: &Connection,
+    reviewer: &Reviewer,
+    question: Question,
+    permit: &Permit<'_>,
+    query: &Query<'_>,
+    request: Request<Received>,
+) -> Result<Response<Body>, Refusal> {
+    let shared = &*connection.worker.shared;
+    let Some(form) = question.body() else {
+        return reviewer::answer_config_map(reviewer, permit.request(), query, request.headers());
+    };
+    let body = review_body(permit, form, request).await?;
+    let answer = match question {
+        Question::Token => reviewer::token_review(&shared.authenticator, &body).await,
+        Question::Access | Question::Trust => authorize::subject_access_review(&shared.authorizer, &body).await,
+    };
+    answer.map(created).map_err(|status| Refusal::new(Blame::Client, status))
+}
+
+/// The body of a question, as JSON.
+async fn review_body(permit: &Permit<'_>, form: ReviewBody, request: Request<Received>) -> Result<Vec<u8>, Refusal> {
     let refuse = |status| Refusal::new(Blame::Client, status);
     if permit.request().verb != "create" {
         let message = "the server does not allow this method on the requested resource";
@@ -117,14 +149,16 @@ pub(super) async fn self_review(
         }
     })?;
     let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let body = review.body().read(kind, &body.to_bytes()).map_err(refuse)?;
-    let answer = review.answer(&connection.worker.shared.authorizer, permit.user(), &body).await.map_err(refuse)?;
+    form.read(kind, &body.to_bytes()).map_err(refuse)
+}
+
+fn created(answer: serde_json::Value) -> Response<Body> {
     let mut response = Response::new(format!("{answer}\n").into());
     *response.status_mut() = StatusCode::CREATED;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    Ok(response)
+    response
 }
 
 fn read_only(

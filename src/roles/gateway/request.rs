@@ -19,6 +19,7 @@ use crate::message::{Accept, Blame, Body, Received, Refusal, hop_by_hop, respond
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::metrics::{Authentication, DryRun, Known, RequestLabels, Scope, Verb};
 use crate::process::{Phase, within};
+use crate::reviewer::Question;
 use crate::route::{Place, Route};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -154,8 +155,14 @@ async fn relay(
     });
     let (info, user) = (permit.request(), permit.user());
 
-    // Not more at once than we were told.
-    let place = if long_running { None } else { attempt!(admit(connection, user, info)) };
+    // Not more at once than we were told. What a backend asks while it answers a request takes no place: that request
+    // has one, and waits for it.
+    let question = match &shared.reviewer {
+        Some(reviewer) if route.is_none() => Question::asked(info).map(|question| (reviewer, question)),
+        _ => None,
+    };
+    let free = long_running || question.is_some();
+    let place = if free { None } else { attempt!(admit(connection, user, info)) };
     if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || who.is_anonymous()
     {
         connection.ask_to_reconnect();
@@ -166,6 +173,12 @@ async fn relay(
     let Some(route) = route else {
         if let Some(review) = SelfReview::asked(info) {
             let answer = Box::pin(local::self_review(connection, review, &permit, *request)).await;
+            let response = attempt!(answer);
+            return Ok(done(record, warned(response, warning)));
+        }
+        if let Some((reviewer, question)) = question {
+            let answer =
+                Box::pin(local::backend_s_question(connection, reviewer, question, &permit, &query, *request)).await;
             let response = attempt!(answer);
             return Ok(done(record, warned(response, warning)));
         }

@@ -11,6 +11,7 @@ use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
 use crate::openapi::Index;
 use crate::process::{Drain, Published};
+use crate::reviewer::Reviewer;
 use crate::route::{Inflight, Table};
 use crate::tls::KeyPair;
 use crate::tls::server::ServingReaders;
@@ -28,6 +29,8 @@ pub(super) struct Shared {
     pub(super) identity: Published<KeyPair>,
     /// The APIServices of the registry directory as an API of their own.
     pub(super) reports: Reports,
+    /// What backends ask instead of a kube-apiserver, with `--serve-delegation`.
+    pub(super) reviewer: Option<Reviewer>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,

@@ -23,6 +23,7 @@ use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Phase, Problem, Problems, Published};
+use crate::reviewer::{Reviewer, Speaker};
 use crate::route::{Inflight, Table};
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, authorize, tls};
@@ -110,6 +111,21 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         Some(file) => file.start(&metrics).map(|(jwt, following)| (Some(jwt), Some(following)))?,
         None => (None, None),
     };
+    let (speaker, reviewer) = match config.serve_delegation {
+        true => {
+            let front_proxy = config.behind.proxy_client.is_none();
+            let speaker = Speaker {
+                trust: serving_readers.trust.clone(),
+                identity: our_identity.clone(),
+                own_authority: front_proxy
+                    .then(|| own.made.store().authority_files(tls::Kind::RequestHeader).certificate),
+                with_uid: config.forwarding.forward_uid,
+            };
+            let (publisher, config_map) = Published::new(speaker.begin(SystemTime::now())?);
+            (Some((speaker, publisher)), Some(Reviewer { config_map, drain: drain.clone() }))
+        }
+        false => (None, None),
+    };
     // Both are made on the control thread and shared from here.
     let (ready, discovered) = std::sync::mpsc::channel();
 
@@ -130,6 +146,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         tokens: tokens_publisher,
         policy: policy_publisher,
         jwt: jwt_following,
+        speaker,
         resolver: config.behind.resolver,
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
@@ -150,6 +167,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             jwt,
             groups: GroupFilter::new(&config.who.pass_on_groups, &config.who.drop_groups),
             token_reviews: delegation.token_reviews,
+            audiences: config.delegated.token_reviews.audiences.clone(),
             anonymous: config.who.anonymous,
         }),
         impersonator: Impersonator::new(&metrics),
@@ -160,6 +178,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         documents,
         openapi,
         identity: our_identity,
+        reviewer,
         metrics,
         health,
         forwarding: Forwarding {

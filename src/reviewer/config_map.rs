@@ -1,0 +1,240 @@
+//! `kube-system/extension-apiserver-authentication`: whom a backend is to believe.
+//!
+//! As kube-apiserver's controller writes it (`pkg/controlplane/controller/clusterauthenticationtrust`), with two
+//! differences: the only front proxy is this gateway, by its own name; and an authority that is not believed any more
+//! is gone at once.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustls_pki_types::UnixTime;
+use serde_json::{Value, json};
+
+use crate::process::{Drain, Phase, Problem, Published, Publisher};
+use crate::tls::server::Trust;
+use crate::tls::{Bundle, KeyPair, PeerCertificate};
+
+/// Where it is.
+pub(super) const NAMESPACE: &str = "kube-system";
+/// What it is called.
+pub(super) const NAME: &str = "extension-apiserver-authentication";
+
+/// The object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigMap {
+    /// Greater in a later life of the process than in an earlier one.
+    pub(super) version: u64,
+    created: String,
+    data: BTreeMap<&'static str, String>,
+}
+
+/// What it is made of.
+pub struct Speaker {
+    /// Whom we believe ourselves.
+    pub trust: Published<Trust>,
+    /// Who we are to backends.
+    pub identity: Published<KeyPair>,
+    /// Who vouches for that, where we made it ourselves.
+    pub own_authority: Option<PathBuf>,
+    /// Whether we tell backends the user's UID.
+    pub with_uid: bool,
+}
+
+impl ConfigMap {
+    /// As JSON, without what a list says for all its items.
+    pub(super) fn bare(&self) -> Value {
+        json!({
+            "metadata": {
+                "name": NAME, "namespace": NAMESPACE, "resourceVersion": self.version.to_string(),
+                "creationTimestamp": self.created,
+            },
+            "data": self.data,
+        })
+    }
+
+    /// As JSON.
+    pub(super) fn value(&self) -> Value {
+        let mut value = self.bare();
+        value["kind"] = "ConfigMap".into();
+        value["apiVersion"] = "v1".into();
+        value
+    }
+}
+
+impl Speaker {
+    /// The object as it is at the start.
+    ///
+    /// # Errors
+    /// When no backend could know us by it.
+    pub fn begin(&self, now: SystemTime) -> Result<ConfigMap, Problem> {
+        let version = now.duration_since(UNIX_EPOCH).map_or(1, |since| since.as_millis() as u64);
+        let created = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        Ok(ConfigMap { version, created, data: self.data()? })
+    }
+
+    /// Publishes it anew whenever something in it changed, until the process ends.
+    pub async fn follow(mut self, publisher: Publisher<ConfigMap>, mut drain: Drain) {
+        let current = publisher.reader();
+        let mut told = None;
+        loop {
+            tokio::select! {
+                () = self.trust.changed() => {}
+                () = self.identity.changed() => {}
+                () = drain.reached(Phase::Ending) => return,
+            }
+            match self.data() {
+                Ok(data) => {
+                    told = None;
+                    let before = current.get();
+                    if before.data != data {
+                        tracing::info!("backends are told anew whom to believe");
+                        let created = before.created.clone();
+                        publisher.publish(Arc::new(ConfigMap { version: before.version + 1, created, data }));
+                    }
+                }
+                Err(problem) if told.as_ref() != Some(&problem) => {
+                    tracing::error!(%problem, "backends are told as before whom to believe");
+                    told = Some(problem);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn data(&self) -> Result<BTreeMap<&'static str, String>, Problem> {
+        let (trust, identity) = (self.trust.get(), self.identity.get());
+        let authorities = self.who_vouches(&trust, &identity)?;
+        let problem = |why: String| Problem::new("--serve-delegation", format_args!("{}: {why}", identity.place()));
+        let leaf = identity.chain().first().ok_or_else(|| problem("there is no certificate".to_owned()))?;
+        let name = PeerCertificate::parse(leaf).map_err(problem)?.common_name;
+        // An empty list would let everybody be a front proxy whom the same authority vouches for.
+        let name = name.ok_or_else(|| problem("backends could not know us: there is no common name".to_owned()))?;
+        let list = |values: &[&str]| json!(values).to_string();
+        let mut data = BTreeMap::from([
+            ("requestheader-client-ca-file", authorities.to_pem()),
+            ("requestheader-allowed-names", list(&[&name])),
+            ("requestheader-username-headers", list(&["X-Remote-User"])),
+            ("requestheader-group-headers", list(&["X-Remote-Group"])),
+            ("requestheader-extra-headers-prefix", list(&["X-Remote-Extra-"])),
+        ]);
+        if self.with_uid {
+            data.insert("requestheader-uid-headers", list(&["X-Remote-Uid"]));
+        }
+        if let Some(clients) = &trust.client {
+            data.insert("client-ca-file", clients.to_pem());
+        }
+        Ok(data)
+    }
+
+    /// The authority of our own certificate.
+    fn who_vouches(&self, trust: &Trust, identity: &KeyPair) -> Result<Bundle, Problem> {
+        let made = self.own_authority.as_ref().map(|path| {
+            let pem = std::fs::read(path)
+                .map_err(|error| Problem::new(path.display(), format_args!("cannot be read: {error}")))?;
+            Bundle::from_pem(&pem, path.display())
+        });
+        let announced = trust.front_proxies.as_ref().map(|theirs| &theirs.authorities);
+        let candidates = made.transpose()?.into_iter().chain(trust.request_header.clone()).chain(announced.cloned());
+        let now = UnixTime::now();
+        candidates.into_iter().find(|bundle| bundle.judge_client(identity.chain(), now).is_ok()).ok_or_else(|| {
+            let message = format_args!(
+                "backends could not know us: no authority of --requestheader-client-ca-file vouches for {}; name the one \
+                 that does, or leave --proxy-client-cert-file out",
+                identity.place()
+            );
+            Problem::new("--serve-delegation", message)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Drain;
+    use crate::tls::{Authority, Request};
+
+    struct Pki {
+        client: Authority,
+        front_proxy: Authority,
+    }
+
+    impl Pki {
+        fn new() -> Pki {
+            Pki { client: Authority::made("client"), front_proxy: Authority::made("front-proxy") }
+        }
+
+        fn identity(&self, name: &str) -> KeyPair {
+            let issued = self.front_proxy.issue(&Request::client(name, &[]), SystemTime::now()).unwrap();
+            KeyPair::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), "us.crt").unwrap()
+        }
+
+        fn trust(&self) -> Trust {
+            let bundle = |authority: &Authority| Some(Bundle::from_pem(authority.pem().as_bytes(), "ca").unwrap());
+            Trust { client: bundle(&self.client), request_header: bundle(&self.front_proxy), ..Trust::default() }
+        }
+
+        fn speaker(&self, name: &str) -> Speaker {
+            Speaker {
+                trust: Published::fixed(self.trust()),
+                identity: Published::fixed(self.identity(name)),
+                own_authority: None,
+                with_uid: true,
+            }
+        }
+    }
+
+    #[test]
+    fn it_says_whom_to_believe_and_in_which_headers() {
+        let pki = Pki::new();
+        let object = pki.speaker("gateway").begin(UNIX_EPOCH + std::time::Duration::from_secs(1)).unwrap().value();
+        assert_eq!(
+            object,
+            json!({
+                "kind": "ConfigMap", "apiVersion": "v1",
+                "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "1000",
+                    "creationTimestamp": "1970-01-01T00:00:01Z"},
+                "data": {
+                    "client-ca-file": pki.client.pem(), "requestheader-client-ca-file": pki.front_proxy.pem(),
+                    "requestheader-allowed-names": "[\"gateway\"]",
+                    "requestheader-username-headers": "[\"X-Remote-User\"]",
+                    "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+                    "requestheader-group-headers": "[\"X-Remote-Group\"]",
+                    "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn a_gateway_that_nobody_could_know_is_refused() {
+        let pki = Pki::new();
+        let begin = |speaker: Speaker| speaker.begin(UNIX_EPOCH).map(|_| ()).unwrap_err().to_string();
+        let why = begin(Speaker { trust: Published::fixed(Pki::new().trust()), ..pki.speaker("gateway") });
+        assert!(why.contains("no authority of --requestheader-client-ca-file vouches for us.crt"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn an_authority_that_is_taken_out_is_gone() {
+        let pki = Pki::new();
+        let (publisher, trust) = Published::new(pki.trust());
+        let speaker = Speaker { trust, ..pki.speaker("gateway") };
+        let first = speaker.begin(SystemTime::now()).unwrap();
+        let version = first.version;
+        let (told, mut hear) = Published::new(first);
+        let (drainer, drain) = Drain::new();
+        let following = tokio::spawn(speaker.follow(told, drain));
+        publisher.publish(Trust { client: None, generation: 1, ..pki.trust() }.into());
+        hear.changed().await;
+        assert_eq!(hear.get().version, version + 1);
+        assert!(!hear.get().data.contains_key("client-ca-file"));
+        // What would leave backends without us is not said.
+        publisher.publish(Trust { generation: 2, ..Pki::new().trust() }.into());
+        publisher.publish(Trust { generation: 3, ..pki.trust() }.into());
+        hear.changed().await;
+        assert_eq!(hear.get().data["client-ca-file"], pki.client.pem());
+        drainer.advance(Phase::Ending);
+        following.await.unwrap();
+    }
+}

@@ -1,0 +1,100 @@
+//! Answers for ConfigMaps, of which there is one.
+
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderValue, Response};
+use serde_json::{Value, json};
+
+use super::ConfigMap;
+use super::config_map::{NAME, NAMESPACE};
+use super::watch::Watch;
+use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status, WatchOptions, resource_version};
+use crate::message::{Blame, Body, Refusal, negotiate};
+use crate::process::{Drain, Published};
+
+const RESOURCE: &str = "configmaps";
+
+/// What answers backends.
+pub struct Reviewer {
+    /// Whom they are to believe.
+    pub config_map: Published<ConfigMap>,
+    /// Watches end with it.
+    pub drain: Drain,
+}
+
+/// Answers a request for ConfigMaps.
+///
+/// # Errors
+/// 404 for those that are not there, 405 for what would change one, and whatever is wrong with the request.
+pub fn answer_config_map(
+    reviewer: &Reviewer,
+    info: &RequestInfo<'_>,
+    query: &Query<'_>,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Refusal> {
+    answer(reviewer, info, query, headers).map_err(|status| Refusal::new(Blame::Client, status))
+}
+
+fn answer(
+    reviewer: &Reviewer,
+    info: &RequestInfo<'_>,
+    query: &Query<'_>,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Status> {
+    if !matches!(&*info.verb, "get" | "list" | "watch") {
+        let message = "this ConfigMap is made of what the gateway was told to believe and cannot be changed here";
+        return Err(Status::method_not_allowed(message).about("", RESOURCE, &info.name));
+    }
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let json =
+        |clause: &negotiate::Clause<'_>| clause.covers("application", "json") && clause.parameter("as").is_none();
+    if !accept.trim().is_empty() && !negotiate::clauses(accept).iter().any(json) {
+        return Err(Status::not_acceptable("only the following media types are accepted: application/json"));
+    }
+    let config_map = reviewer.config_map.get();
+    let here = info.namespace.is_empty() || info.namespace == NAMESPACE;
+    if info.verb == "get" {
+        return match here && info.name == NAME {
+            true => Ok(respond(&config_map.value())),
+            false => Err(Status::object_not_found("", RESOURCE, &info.name)),
+        };
+    }
+    let selected = here && is_selected(info)?;
+    if info.verb == "list" {
+        resource_version(query, config_map.version)?;
+        let items: Vec<Value> = selected.then(|| config_map.bare()).into_iter().collect();
+        return Ok(respond(&json!({
+            "kind": "ConfigMapList", "apiVersion": "v1",
+            "metadata": {"resourceVersion": config_map.version.to_string()}, "items": items,
+        })));
+    }
+    let options = WatchOptions::parse(query, config_map.version)?;
+    let watch = Watch::new(reviewer.config_map.clone(), reviewer.drain.clone(), options, selected);
+    Ok(with_headers(Body::stream(watch)))
+}
+
+/// Whether the selectors of a list or watch, and a name in its path, let the object through.
+fn is_selected(info: &RequestInfo<'_>) -> Result<bool, Status> {
+    let bad = |error| Status::bad_request(format!("{error}"));
+    let fields = FieldSelector::parse(&info.field_selector).map_err(bad)?;
+    if let Some(term) = fields.terms.iter().find(|term| !matches!(&*term.field, "metadata.name" | "metadata.namespace"))
+    {
+        return Err(Status::bad_request(format!("field label not supported: {}", term.field)));
+    }
+    let labels = LabelSelector::parse(&info.label_selector).map_err(bad)?;
+    let named = info.name.is_empty() || info.name == NAME;
+    let matched = fields.matches(|field| if field == "metadata.name" { NAME } else { NAMESPACE });
+    Ok(named && matched && labels.matches(|_| None))
+}
+
+fn respond(value: &Value) -> Response<Body> {
+    with_headers(format!("{value}\n").into())
+}
+
+fn with_headers(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
