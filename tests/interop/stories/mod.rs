@@ -9,6 +9,7 @@ mod identity;
 mod impersonation;
 mod quickstart;
 mod reading;
+mod served;
 mod standalone;
 mod watching;
 mod writing;
@@ -47,6 +48,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
         delegation::WITH_KUBECTL,
         impersonation::WITH_KUBECTL,
         standalone::WITH_KUBECTL,
+        served::WITH_KUBECTL,
     ]
     .concat()
 }

@@ -122,15 +122,15 @@ impl Alone {
     }
 }
 
-struct Person<'k> {
-    kubectl: &'k Kubectl,
-    kubeconfig: PathBuf,
-    home: PathBuf,
+pub(super) struct Person<'k> {
+    pub(super) kubectl: &'k Kubectl,
+    pub(super) kubeconfig: PathBuf,
+    pub(super) home: PathBuf,
 }
 
 impl Person<'_> {
     /// What kubectl prints, which must succeed.
-    fn says(&self, words: &[&str]) -> String {
+    pub(super) fn says(&self, words: &[&str]) -> String {
         let mut command = self.kubectl.command(&self.kubeconfig, &self.home);
         command.args(words);
         let output = kubectl_run(command, "");
@@ -139,7 +139,7 @@ impl Person<'_> {
     }
 
     /// `yes` or `no`.
-    fn answers(&self, words: &[&str]) -> String {
+    pub(super) fn answers(&self, words: &[&str]) -> String {
         let mut command = self.kubectl.command(&self.kubeconfig, &self.home);
         command.args(words);
         let output = kubectl_run(command, "");

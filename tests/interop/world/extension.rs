@@ -23,13 +23,25 @@ impl Extension {
     /// `name` tells servers apart: it is the Service's name, in a namespace called the same, and where
     /// in etcd the objects live.
     pub(crate) fn start(cluster: &Cluster, directory: &Path, name: &str) -> Extension {
-        let port = free_port();
+        Extension::start_with(cluster, &cluster.admin_kubeconfig, directory, name, free_port(), &[])
+    }
+
+    /// As [`Extension::start`], at `port`, with `more` flags than all have, and with `kubeconfig` for all that it asks
+    /// of a cluster.
+    pub(crate) fn start_with(
+        cluster: &Cluster,
+        kubeconfig: &Path,
+        directory: &Path,
+        name: &str,
+        port: u16,
+        more: &[&str],
+    ) -> Extension {
         let service = format!("{name}.{name}.svc");
         let serving = cluster.authorities.backend.server(name, &[&service, "127.0.0.1", "localhost"]);
         let audit_log = directory.join("logs").join(format!("{name}-audit.log"));
         let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/fixtures/audit-policy.yaml");
-        let kubeconfig = cluster.admin_kubeconfig.display();
-        let arguments = vec![
+        let kubeconfig = kubeconfig.display();
+        let mut arguments = vec![
             format!("--etcd-servers={}", cluster.etcd_url),
             format!("--etcd-prefix=/registry/{name}"),
             format!("--secure-port={port}"),
@@ -43,6 +55,7 @@ impl Extension {
             format!("--audit-log-path={}", audit_log.display()),
             "--audit-log-mode=blocking".to_owned(),
         ];
+        arguments.extend(more.iter().map(|more| (*more).to_owned()));
         let mut extension = Extension {
             door: Door::new(port, &cluster.authorities.backend.file),
             process: Process::start(name, &peer("sample-apiserver"), &arguments, directory),

@@ -26,10 +26,24 @@ impl Gateway {
         name: &str,
         more: &[(&str, &str)],
     ) -> Gateway {
+        let gateway = Gateway::begin(cluster, (extension.name(), extension.door.port), directory, name, more);
+        gateway.wait_until_available("True");
+        gateway
+    }
+
+    /// As [`Gateway::start`], before an extension API server that need not run yet: its name and port.
+    pub(crate) fn begin(
+        cluster: &Cluster,
+        extension: (&str, u16),
+        directory: &Path,
+        name: &str,
+        more: &[(&str, &str)],
+    ) -> Gateway {
         let authorities = &cluster.authorities;
         let port = free_port();
         let serving = authorities.serving.server(name, &["127.0.0.1", "localhost"]);
-        let registry = write_registry(&directory.join(format!("{name}-registry")), extension);
+        let registry =
+            write_registry(&directory.join(format!("{name}-registry")), extension, &authorities.backend.file);
         let mut arguments: Vec<OsString> = vec!["gateway".into()];
         for (flag, file) in [
             ("--registry-dir", registry.as_path()),
@@ -54,7 +68,9 @@ impl Gateway {
         .iter()
         .chain(more)
         {
-            arguments.extend([flag.into(), value.into()]);
+            arguments.push(flag.into());
+            // A switch has none.
+            arguments.extend(Some(*value).filter(|value| !value.is_empty()).map(Into::into));
         }
         let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
         let mut gateway = Gateway {
@@ -64,7 +80,6 @@ impl Gateway {
         };
         let Gateway { process, door, admin } = &mut gateway;
         process.wait_until(|| is_ready(door, admin));
-        gateway.wait_until_available("True");
         gateway
     }
 
@@ -92,12 +107,12 @@ fn is_wardle(name: &str) -> bool {
 }
 
 /// The manifests a person would write: two APIServices, their Service, its endpoint on loopback.
-fn write_registry(directory: &Path, extension: &Extension) -> PathBuf {
+fn write_registry(directory: &Path, (name, port): (&str, u16), authority: &Path) -> PathBuf {
     std::fs::create_dir_all(directory).unwrap();
-    let authority = std::fs::read_to_string(&extension.door.authority).unwrap();
+    let authority = std::fs::read_to_string(authority).unwrap();
     let manifests = include_str!("../fixtures/registry.yaml")
-        .replace("SERVICE", extension.name())
-        .replace("PORT", &extension.door.port.to_string())
+        .replace("SERVICE", name)
+        .replace("PORT", &port.to_string())
         .replace("CA_BUNDLE", &base64(&authority));
     std::fs::write(directory.join("wardle.yaml"), manifests).unwrap();
     directory.to_owned()
