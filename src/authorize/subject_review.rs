@@ -67,7 +67,7 @@ mod tests {
         let policy = Published::fixed(Policy::parse("p", text, false).unwrap());
         let authorizer = Authorizer { modes: vec![Mode::Static(policy)].into(), ..Authorizer::default() };
         let answer = subject_access_review(&authorizer, json!({ "spec": spec }).to_string().as_bytes()).await;
-        answer.map_err(|status| (status.code, status.message.clone()))
+        answer.map_err(|status| (status.code, status.message))
     }
 
     fn things(who: Value) -> Value {

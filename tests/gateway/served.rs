@@ -44,13 +44,13 @@ async fn post(client: &Client, path: &str, document: &Value) -> Read {
     client.ask(request(Method::POST, path, &kind, &document.to_string())).await
 }
 
-fn question(kind: &str, spec: Value) -> Value {
+fn question(kind: &str, spec: &Value) -> Value {
     let group = if kind == "TokenReview" { "authentication.k8s.io/v1" } else { "authorization.k8s.io/v1" };
     json!({"kind": kind, "apiVersion": group, "metadata": {}, "spec": spec, "status": {}})
 }
 
 async fn review_token(client: &Client, spec: Value) -> Value {
-    let read = post(client, TOKEN_REVIEWS, &question("TokenReview", spec)).await;
+    let read = post(client, TOKEN_REVIEWS, &question("TokenReview", &spec)).await;
     assert_eq!(read.status, 201, "{}", read.text());
     read.json()["status"].clone()
 }
@@ -173,7 +173,7 @@ async fn who_holds_a_token() {
     let gateway = gateway(&world, &flags.each_ref().map(String::as_str));
     let client = wardle(&world, &gateway).await;
 
-    let read = post(&client, TOKEN_REVIEWS, &question("TokenReview", json!({"token": "static"}))).await;
+    let read = post(&client, TOKEN_REVIEWS, &question("TokenReview", &json!({"token": "static"}))).await;
     let stan = json!({"username": "stan", "uid": "7", "groups": ["devs", "system:authenticated"]});
     assert_eq!(
         read.json(),
@@ -197,8 +197,8 @@ async fn who_holds_a_token() {
     );
 
     for (document, code, reason) in [
-        (question("TokenReview", json!({})), 400, "BadRequest"),
-        (question("SubjectAccessReview", json!({"token": "x"})), 400, "BadRequest"),
+        (question("TokenReview", &json!({})), 400, "BadRequest"),
+        (question("SubjectAccessReview", &json!({"token": "x"})), 400, "BadRequest"),
         (json!([]), 400, "BadRequest"),
     ] {
         post(&client, TOKEN_REVIEWS, &document).await.refused(code, reason);
@@ -207,7 +207,7 @@ async fn who_holds_a_token() {
     // Neither whom the chain lets in, nor nobody at all, may find out who holds a token.
     for pair in [Some(world.user("jane", &["devs"])), None] {
         let other = Client::http2(&world, &gateway, pair.as_ref()).await;
-        let question = question("TokenReview", json!({"token": "static"}));
+        let question = question("TokenReview", &json!({"token": "static"}));
         post(&other, TOKEN_REVIEWS, &question).await.refused(403, "Forbidden");
     }
 }
@@ -222,7 +222,7 @@ async fn what_a_user_may() {
     let ask = async |who: Value, about: &str, what: &Value| {
         let mut spec = who;
         spec[about] = what.clone();
-        post(&client, ACCESS_REVIEWS, &question("SubjectAccessReview", spec)).await
+        post(&client, ACCESS_REVIEWS, &question("SubjectAccessReview", &spec)).await
     };
     let allowed =
         ask(json!({"user": "jane", "groups": ["devs", "system:authenticated"]}), "resourceAttributes", &resource).await;
@@ -240,9 +240,9 @@ async fn what_a_user_may() {
 
     let jane = Client::http2(&world, &gateway, Some(&world.user("jane", &["devs"]))).await;
     let spec = json!({"user": "root", "nonResourceAttributes": path});
-    post(&jane, ACCESS_REVIEWS, &question("SubjectAccessReview", spec)).await.refused(403, "Forbidden");
+    post(&jane, ACCESS_REVIEWS, &question("SubjectAccessReview", &spec)).await.refused(403, "Forbidden");
     // About herself she may ask as before.
-    let own = question("SelfSubjectAccessReview", json!({"resourceAttributes": resource}));
+    let own = question("SelfSubjectAccessReview", &json!({"resourceAttributes": resource}));
     let own = post(&jane, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &own).await;
     assert_eq!(own.json()["status"]["allowed"], true);
 }
@@ -274,7 +274,7 @@ async fn questions_take_no_place_among_requests() {
     post(&bob, flunders, &json!({})).await.refused(429, "TooManyRequests");
     let client = wardle(&world, &gateway).await;
     let spec = json!({"user": "bob", "groups": ["bosses"], "nonResourceAttributes": {"path": "/x", "verb": "get"}});
-    assert_eq!(post(&client, ACCESS_REVIEWS, &question("SubjectAccessReview", spec)).await.status, 201);
+    assert_eq!(post(&client, ACCESS_REVIEWS, &question("SubjectAccessReview", &spec)).await.status, 201);
     drop(release);
     assert_eq!(writing.await.unwrap(), 201);
 }
@@ -301,7 +301,7 @@ async fn discovery_names_what_is_served() {
     assert_eq!(names(&plain, "/apis/authentication.k8s.io/v1").await, ["selfsubjectreviews"]);
     let root = Client::http2(&world, &plain, Some(&world.user("root", &["system:masters"]))).await;
     root.get(&format!("{CONFIG_MAPS}/{NAME}")).await.refused(404, "NotFound");
-    post(&root, TOKEN_REVIEWS, &question("TokenReview", json!({"token": "x"}))).await.refused(404, "NotFound");
+    post(&root, TOKEN_REVIEWS, &question("TokenReview", &json!({"token": "x"}))).await.refused(404, "NotFound");
 }
 
 #[test]

@@ -35,6 +35,17 @@ fn every_version_and_the_usual_values() {
 }
 
 #[test]
+fn the_sample_is_right() {
+    let sample = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/delegation/authorization.yaml"));
+    let read = Configuration::parse("sample", sample, false).unwrap();
+    assert_eq!(
+        read.authorizers.iter().map(|one| &*one.name).collect::<Vec<_>>(),
+        ["guard.example.com", "rbac", "cluster"]
+    );
+    assert_eq!(read.check(&Demands { policy: true, decision: true }).0, []);
+}
+
+#[test]
 fn all_mistakes_at_once_each_at_its_path() {
     let text = r#"
 apiVersion: apiserver.config.k8s.io/v2

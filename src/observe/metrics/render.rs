@@ -253,7 +253,8 @@ mod tests {
     use http::Method;
 
     use super::super::{
-        Circuit, DecisionCache, DryRun, Ended, Known, Lookup, RequestLabels, Review, Scope, Verb, WorkerMetrics,
+        Circuit, DecisionCache, DryRun, Ended, Known, Lookup, RequestLabels, Review, RoundTrip, Scope, Verb,
+        WorkerMetrics,
     };
     use super::*;
 
@@ -315,6 +316,12 @@ mod tests {
         metrics.reviews().asked(Review::Access, Some(201), Duration::from_millis(1));
         metrics.reviews().token_is_fetched();
         metrics.reviews().token_fetched(false);
+        metrics.authorization().decisions("Webhook", "guard").denied();
+        let guard = metrics.authorization().webhook("guard");
+        guard.asked(RoundTrip::Timeout, Duration::from_secs(3));
+        guard.failed_open(true);
+        guard.conditions_evaluated(Duration::from_micros(5), true);
+        guard.excluded();
         (metrics, workers, kept)
     }
 

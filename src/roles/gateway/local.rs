@@ -104,7 +104,7 @@ pub(super) async fn self_review(
 ) -> Result<Response<Body>, Refusal> {
     let body = review_body(permit, review.body(), request).await?;
     let answer = review.answer(&connection.worker.shared.authorizer, permit.user(), &body).await;
-    answer.map(created).map_err(|status| Refusal::new(Blame::Client, status))
+    answer.map(|answer| created(&answer)).map_err(|status| Refusal::new(Blame::Client, status))
 }
 
 /// The answer to what a backend asks (`--serve-delegation`).
@@ -128,7 +128,7 @@ pub(super) async fn backend_s_question(
         Question::Token => reviewer::token_review(&shared.authenticator, &body).await,
         Question::Access | Question::Trust => authorize::subject_access_review(&shared.authorizer, &body).await,
     };
-    answer.map(created).map_err(|status| Refusal::new(Blame::Client, status))
+    answer.map(|answer| created(&answer)).map_err(|status| Refusal::new(Blame::Client, status))
 }
 
 /// The body of a question, as JSON.
@@ -152,7 +152,7 @@ async fn review_body(permit: &Permit<'_>, form: ReviewBody, request: Request<Rec
     form.read(kind, &body.to_bytes()).map_err(refuse)
 }
 
-fn created(answer: serde_json::Value) -> Response<Body> {
+fn created(answer: &serde_json::Value) -> Response<Body> {
     let mut response = Response::new(format!("{answer}\n").into());
     *response.status_mut() = StatusCode::CREATED;
     let headers = response.headers_mut();
