@@ -107,7 +107,13 @@ impl Page {
         self.text(&report.log_level);
         self.raw("</p><p>Clients connect to <code>");
         self.text(report.listen.join(", "));
-        self.raw("</code></p>");
+        self.raw("</code>");
+        if !report.authorizers.is_empty() {
+            self.raw(", and may what <code>");
+            self.text(report.authorizers.join(", "));
+            self.raw("</code> allows");
+        }
+        self.raw("</p>");
         for check in &report.not_ready {
             self.raw("<p class=\"warn\">Not ready: ");
             self.text(check);
@@ -183,18 +189,22 @@ impl Page {
     }
 
     fn problems(&mut self, report: &StatusReport) {
-        if report.registry_problems.is_empty() {
-            return;
+        let registry =
+            "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p>";
+        let files = "<h2>Mistakes in files</h2><p class=\"dim\">What they said before is in use.</p>";
+        for (head, problems) in [(registry, &report.registry_problems), (files, &report.file_problems)] {
+            if problems.is_empty() {
+                continue;
+            }
+            self.raw(head);
+            self.raw("<ul>");
+            for problem in problems {
+                self.raw("<li class=\"bad\">");
+                self.text(problem);
+                self.raw("</li>");
+            }
+            self.raw("</ul>");
         }
-        self.raw(
-            "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p><ul>",
-        );
-        for problem in &report.registry_problems {
-            self.raw("<li class=\"bad\">");
-            self.text(problem);
-            self.raw("</li>");
-        }
-        self.raw("</ul>");
     }
 }
 
@@ -245,6 +255,8 @@ mod tests {
                 names: vec![hostile.clone()],
                 not_after: hostile.clone(),
             }],
+            authorizers: vec![hostile.clone()],
+            file_problems: vec![hostile.clone()],
             registry_problems: vec![hostile.clone()],
             not_ready: vec![hostile.clone()],
             log_level: hostile,

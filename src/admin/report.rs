@@ -22,6 +22,10 @@ pub struct StatusReport {
     pub apiservices: Vec<ApiServiceReport>,
     /// By file.
     pub certificates: Vec<Certificate>,
+    /// Who decides what users may, in this order.
+    pub authorizers: Vec<String>,
+    /// Mistakes in other files that changed, each as it was logged; what they said before is in use.
+    pub file_problems: Vec<String>,
     /// Mistakes in the registry, each as it was logged; the last good state is in use.
     pub registry_problems: Vec<String>,
     /// Readiness checks that fail, as `name: why`.

@@ -23,6 +23,8 @@ pub enum Modes {
 pub struct Link {
     /// What it is.
     pub mode: Mode,
+    /// What to call it to the operator.
+    pub label: Arc<str>,
     /// Where its decisions are counted, if they are.
     pub decisions: Option<Arc<Decisions>>,
 }
@@ -114,7 +116,8 @@ impl Modes {
 
 impl From<Vec<Mode>> for Modes {
     fn from(modes: Vec<Mode>) -> Modes {
-        Modes::Named(modes.into_iter().map(|mode| Link { mode, decisions: None }).collect())
+        let link = |mode: Mode| Link { label: mode.as_str().into(), mode, decisions: None };
+        Modes::Named(modes.into_iter().map(link).collect())
     }
 }
 
@@ -145,7 +148,7 @@ impl Link {
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.mode.fmt(f)
+        f.write_str(&self.label)
     }
 }
 
@@ -163,6 +166,16 @@ impl Mode {
                 }
             }
             Mode::Webhook(reviews) => reviews.decide(attributes).await,
+        }
+    }
+
+    /// As it is written in `--authorization-mode`.
+    fn as_str(&self) -> &'static str {
+        match self {
+            Mode::AlwaysAllow => "AlwaysAllow",
+            Mode::AlwaysDeny => "AlwaysDeny",
+            Mode::Static(_) => "Static",
+            Mode::Webhook(_) => "Webhook",
         }
     }
 
@@ -257,6 +270,11 @@ impl Authorizer {
     /// what stands behind us authorises again, but whom that sees is decided here.
     pub(super) async fn decide_impersonation(&self, attributes: Attributes<'_>) -> Result<(), No> {
         self.decide(attributes, |mode| !matches!(mode, Mode::AlwaysAllow)).await
+    }
+
+    /// Who decides, in order, for the operator.
+    pub fn describe(&self) -> Vec<String> {
+        self.modes.now().iter().map(|link| link.label.as_ref().to_owned()).collect()
     }
 
     /// Whether a user may everything by being in a group.

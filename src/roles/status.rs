@@ -133,6 +133,9 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         StatusReport::age(&report.started, now),
         report.listen.join(", "),
     )));
+    if !report.authorizers.is_empty() {
+        out.push_str(&format!("users may what {} allows\n", clean(&report.authorizers.join(", "))));
+    }
     for check in &report.not_ready {
         out.push_str(&format!("not ready: {}\n", clean(check)));
     }
@@ -173,9 +176,14 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         row
     });
     table(&mut out, &columns, rows.collect());
-    if !report.registry_problems.is_empty() {
-        out.push_str("\nMistakes in the registry; the last good state of these objects is in use:\n");
-        for problem in &report.registry_problems {
+    for (head, problems) in [
+        ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
+        ("Mistakes in files; what they said before is in use:", &report.file_problems),
+    ] {
+        if !problems.is_empty() {
+            out.push_str(&format!("\n{head}\n"));
+        }
+        for problem in problems {
             out.push_str(&format!("  {}\n", clean(problem)));
         }
     }
@@ -254,6 +262,8 @@ mod tests {
                 names: vec!["localhost".into(), "127.0.0.1".into()],
                 not_after: "2026-12-20T00:00:00Z".into(),
             }],
+            authorizers: vec!["Webhook guard".into(), "RBAC rbac".into()],
+            file_problems: vec!["authorization.yaml: authorizers[0].name: needed".into()],
             registry_problems: vec!["bad.yaml#2: spec.group: missing".into()],
             log_level: "info".into(),
             ..StatusReport::default()
@@ -270,6 +280,7 @@ mod tests {
             tables(&report(), now(), false),
             "\
 Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
+users may what Webhook guard, RBAC rbac allows
 
 NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE
 v1.example.narthex.dev         default/greetings:443   True                       1/2         2          40        59m
@@ -280,6 +291,9 @@ CERTIFICATE                SUBJECT      ENDS
 
 Mistakes in the registry; the last good state of these objects is in use:
   bad.yaml#2: spec.group: missing
+
+Mistakes in files; what they said before is in use:
+  authorization.yaml: authorizers[0].name: needed
 "
         );
     }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use serde_json::{Value, json};
 
 use crate::backend::{Backend, Settings, json as answer};
-use crate::client::{Client, Read, sample};
+use crate::client::{Client, Read, admin, get, sample};
 use crate::reviewer::{Reply, Reviewer, access, failure};
 use crate::scene::{Scene, THINGS};
 use crate::world::{Pair, World, eventually, narthex};
@@ -287,7 +287,7 @@ async fn a_new_configuration_takes_effect_and_a_bad_one_does_not() {
         let name = "apiserver_authorization_config_controller_automatic_reloads_total{";
         let (gateway, end) = (&stage.scene.gateway, format!("status=\"{status}\"}} "));
         async move {
-            let text = crate::client::admin(gateway, crate::client::get("/metrics", &[])).await.text();
+            let text = admin(gateway, get("/metrics", &[])).await.text();
             let line = text.lines().find(|line| line.starts_with(name) && line.contains(&end));
             line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or_default()
         }
@@ -298,6 +298,11 @@ async fn a_new_configuration_takes_effect_and_a_bad_one_does_not() {
     let line = stage.scene.gateway.said(&["the authorization configuration changed and is not usable"]).await;
     assert!(line.contains("authorizers[0].webhook.timeout: time: invalid duration"), "{line}");
     assert_eq!(reloads("failure").await, 1);
+    let status = async || admin(&stage.scene.gateway, get("/status.json", &[])).await.json();
+    let told = status().await;
+    assert_eq!(told["authorizers"], json!(["Webhook first"]));
+    let problem = told["fileProblems"][0].as_str().unwrap();
+    assert!(problem.contains("authorizers[0].webhook.timeout: time: invalid duration"), "{problem}");
     assert_eq!(stage.ask("eve", &[], THINGS).await.status, 200);
     assert_eq!(first.count(), 2);
 
@@ -305,6 +310,12 @@ async fn a_new_configuration_takes_effect_and_a_bad_one_does_not() {
     second.behave(saying(json!({"allowed": false})));
     write(&stage.file, &[webhook("second", &of_second, &json!({})), webhook("first", &of_first, &json!({}))]);
     eventually("the reload", async || (reloads("success").await == 1).then_some(())).await;
+    eventually("the status to say so", async || {
+        let told = status().await;
+        (told["authorizers"] == json!(["Webhook second", "Webhook first"]) && told["fileProblems"] == json!([]))
+            .then_some(())
+    })
+    .await;
     assert_eq!(stage.ask("jane", &[], THINGS).await.status, 200);
     assert_eq!((first.count(), second.count()), (2, 1));
 

@@ -10,7 +10,7 @@ use crate::authorize::{AccessReviewSettings, AccessReviews, Link, Mode, Policy};
 use crate::egress::Resolver;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Patience, Remote, Source};
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, Follower, Phase, Problem, Problems, Published, Publisher};
+use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 use crate::review::Target;
 
 /// How often decisions past their time are let go of.
@@ -109,7 +109,7 @@ impl ConfigurationFile {
 impl Following {
     /// Follows the file and speaks to the webhooks until the process ends. While the file holds a mistake, what was
     /// good before stays. Needs a `LocalSet`.
-    pub async fn run(mut self, resolver: Resolver, mut drain: Drain) {
+    pub async fn run(mut self, resolver: Resolver, on_failure: OnFailure, mut drain: Drain) {
         let mut round = tokio::time::interval(SWEEP);
         let mut told: Option<Problems> = None;
         loop {
@@ -132,7 +132,9 @@ impl Following {
                     if changed || told.is_some() {
                         tell(&self.path, &self.chain, "authorization configuration read again");
                     }
-                    told = None;
+                    if told.take().is_some() {
+                        on_failure(&Problems::default());
+                    }
                 }
                 Err(problems) => {
                     self.builder.metrics.authorization().reload_failed();
@@ -141,6 +143,7 @@ impl Following {
                             %problems,
                             "the authorization configuration changed and is not usable; the last good one stays"
                         );
+                        on_failure(&problems);
                         told = Some(problems);
                     }
                 }
@@ -189,8 +192,10 @@ impl Builder {
                 // The demands and the loading see to it that there is neither.
                 (Kind::Rbac, _, None) | (Kind::Webhook(_), None, _) => Mode::AlwaysDeny,
             };
-            let decisions = self.metrics.authorization().decisions(written.kind.as_str(), &written.name);
-            chain.push(Built { link: Link { mode, decisions: Some(decisions) }, written });
+            let kind = written.kind.as_str();
+            let decisions = Some(self.metrics.authorization().decisions(kind, &written.name));
+            let label = format!("{kind} {}", written.name).into();
+            chain.push(Built { link: Link { mode, label, decisions }, written });
         }
         Ok(chain)
     }
@@ -288,6 +293,6 @@ fn sweep(chain: &[Built]) {
 }
 
 fn tell(path: &Path, chain: &[Built], what: &str) {
-    let authorizers: Vec<&str> = chain.iter().map(|built| &*built.written.name).collect();
-    tracing::info!(file = %path.display(), authorizers = authorizers.join(","), "{what}");
+    let authorizers: Vec<&str> = chain.iter().map(|built| &*built.link.label).collect();
+    tracing::info!(file = %path.display(), authorizers = authorizers.join(", "), "{what}");
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::task::spawn_local;
 
 use super::asker::{Asker, Counting, Fetcher};
+use super::mistakes::Mistakes;
 use super::settings;
 use crate::authenticate::{TokenFile, Tokens, jwt};
 use crate::authorize::{Policy, PolicyFile};
@@ -49,6 +50,7 @@ pub(super) struct Control {
     pub(super) jwt: Option<jwt::Following>,
     /// With `--serve-delegation`.
     pub(super) speaker: Option<(Speaker, Publisher<ConfigMap>)>,
+    pub(super) mistakes: Mistakes,
     pub(super) resolver: settings::ResolverChoice,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
@@ -79,17 +81,17 @@ impl Control {
             return;
         }
         let drain = || self.drain.clone();
-        spawn_local(self.serving.follow(self.serving_publishers, Box::new(|_| {}), drain()));
+        spawn_local(self.serving.follow(self.serving_publishers, self.mistakes.of("serving"), drain()));
         spawn_local(self.made.renew(drain()));
-        spawn_local(self.identity.follow(Box::new(|_| {}), drain()));
+        spawn_local(self.identity.follow(self.mistakes.of("identity"), drain()));
         if let Some((file, publisher)) = self.tokens {
-            spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));
+            spawn_local(file.follow(publisher, self.mistakes.of("tokens"), drain()));
         }
         if let Some(jwt) = self.jwt {
-            spawn_local(jwt.run(settings::resolver(self.resolver), Box::new(|_| {}), drain()));
+            spawn_local(jwt.run(settings::resolver(self.resolver), self.mistakes.of("authentication"), drain()));
         }
         if let Some((file, publisher)) = self.policy {
-            spawn_local(file.follow(publisher, Box::new(|_| {}), drain()));
+            spawn_local(file.follow(publisher, self.mistakes.of("policy"), drain()));
         }
         if let Some((speaker, publisher)) = self.speaker {
             spawn_local(speaker.follow(publisher, drain()));

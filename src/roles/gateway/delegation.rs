@@ -16,7 +16,7 @@ use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, Problem, Problems, Published};
+use crate::process::{Drain, OnFailure, Problem, Problems, Published};
 use crate::review::Target;
 use crate::tls::server::Announced;
 
@@ -90,7 +90,7 @@ impl Delegation {
     /// When the cluster does not say whom to believe, and that is not tolerated.
     pub(super) fn start(
         kubeconfigs: Kubeconfigs,
-        authorizers: Option<configuration::Following>,
+        authorizers: Option<(configuration::Following, OnFailure)>,
         config: &GatewayConfig,
         metrics: &Arc<Metrics>,
         drain: &Drain,
@@ -124,8 +124,8 @@ impl Delegation {
             thread("reviews", async move || {
                 let serving = planes.into_iter().map(|plane| plane.serve(resolver));
                 let following = async {
-                    if let Some(authorizers) = authorizers {
-                        authorizers.run(settings::resolver(resolver), drain).await;
+                    if let Some((authorizers, on_failure)) = authorizers {
+                        authorizers.run(settings::resolver(resolver), on_failure, drain).await;
                     }
                 };
                 tokio::select! {

@@ -11,6 +11,7 @@ mod delegation;
 mod files;
 mod host;
 mod local;
+mod mistakes;
 mod request;
 mod running;
 mod settings;

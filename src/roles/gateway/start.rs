@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use super::Files;
 use super::control::Control;
 use super::delegation::Delegation;
+use super::mistakes::Mistakes;
 use super::running::Running;
 use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
@@ -76,6 +77,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         }
         None => (None, None),
     };
+    let mistakes = Mistakes::default();
     let webhooks = authorize::configuration::WebhookSettings {
         stale_allow_ttl: config.delegated.access_reviews.stale_allow_ttl,
         longest: config.forwarding.request_timeout,
@@ -83,7 +85,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let (authorizers, authorizers_following) = match authorization {
         Some(file) => file
             .start(webhooks, policy.clone(), &metrics)
-            .map(|(authorizers, following)| (Some(authorizers), Some(following)))?,
+            .map(|(authorizers, following)| (Some(authorizers), Some((following, mistakes.of("authorization")))))?,
         None => (None, None),
     };
     let delegation = Delegation::start(kubeconfigs, authorizers_following, config, &metrics, &drain)?;
@@ -147,6 +149,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         policy: policy_publisher,
         jwt: jwt_following,
         speaker,
+        mistakes: mistakes.clone(),
         resolver: config.behind.resolver,
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
@@ -224,6 +227,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             let told = status::Told {
                 address,
                 registry,
+                mistakes,
                 board,
                 connections: all_connections,
                 log_level,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::mistakes::Mistakes;
 use super::shared::Shared;
 use crate::admin::{AdminState, ApiServiceReport, Certificate, EndpointReport, StatusReport, timestamp};
 use crate::availability::{Board, ConditionStatus};
@@ -19,6 +20,7 @@ use crate::route::Route;
 pub(super) struct Told {
     pub(super) address: SocketAddr,
     pub(super) registry: Published<Registry>,
+    pub(super) mistakes: Mistakes,
     pub(super) board: Board,
     /// One a worker.
     pub(super) connections: Vec<Connections>,
@@ -29,11 +31,11 @@ pub(super) struct Told {
 pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
     let reporting = shared.clone();
-    let Told { address, registry, board, connections, log_level, access_log } = told;
+    let Told { address, registry, mistakes, board, connections, log_level, access_log } = told;
     let level = log_level.clone();
     let tasks = (shared.clone(), connections.clone());
     AdminState {
-        report: Box::new(move || report(&reporting, &registry, &board, address, started, &level)),
+        report: Box::new(move || report(&reporting, &registry, &mistakes, &board, address, started, &level)),
         metrics: shared.metrics.clone(),
         health: super::start::health(&shared.drain, &access_log),
         log_level,
@@ -60,6 +62,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
 fn report(
     shared: &Shared,
     registry: &Published<Registry>,
+    mistakes: &Mistakes,
     board: &Board,
     address: SocketAddr,
     started: SystemTime,
@@ -86,6 +89,8 @@ fn report(
         listen: vec![format!("https://{address}")],
         apiservices: shared.table.get().routes().iter().map(|route| api_service(shared, board, route)).collect(),
         certificates,
+        authorizers: shared.authorizer.describe(),
+        file_problems: mistakes.now(),
         registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: level.current(),
