@@ -137,16 +137,24 @@ impl Speaker {
         });
         let announced = trust.front_proxies.as_ref().map(|theirs| &theirs.authorities);
         let candidates = made.transpose()?.into_iter().chain(trust.request_header.clone()).chain(announced.cloned());
-        let now = UnixTime::now();
-        candidates.into_iter().find(|bundle| bundle.judge_client(identity.chain(), now).is_ok()).ok_or_else(|| {
-            let message = format_args!(
-                "backends could not know us: no authority of --requestheader-client-ca-file vouches for {}; name the one \
-                 that does, or leave --proxy-client-cert-file out",
-                identity.place()
-            );
-            Problem::new("--serve-delegation", message)
-        })
+        who_vouches(candidates, identity)
     }
+}
+
+/// Whom of `candidates` backends can know us by.
+///
+/// # Errors
+/// When it is none of them.
+pub fn who_vouches(candidates: impl IntoIterator<Item = Bundle>, identity: &KeyPair) -> Result<Bundle, Problem> {
+    let now = UnixTime::now();
+    candidates.into_iter().find(|bundle| bundle.judge_client(identity.chain(), now).is_ok()).ok_or_else(|| {
+        let message = format_args!(
+            "backends could not know us: no authority of --requestheader-client-ca-file vouches for {}; name the one \
+             that does, or leave --proxy-client-cert-file out",
+            identity.place()
+        );
+        Problem::new("--serve-delegation", message)
+    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod serve;
 mod token_review;
 mod watch;
 
-pub use config_map::{ConfigMap, Speaker};
+pub use config_map::{ConfigMap, Speaker, who_vouches};
 pub use question::Question;
 pub use serve::{Reviewer, answer_config_map};
 pub use token_review::token_review;

@@ -11,8 +11,9 @@ use crate::config::{GatewayConfig, Mistakes};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
 use crate::registry::{Directory, Registry};
+use crate::reviewer;
 use crate::roles::{refuse, warn};
-use crate::tls::{self, Identity, KeyPair};
+use crate::tls::{self, Bundle, Identity, KeyPair};
 
 /// What the operator named, read and right, and followed from here on. Nothing was made or begun for it.
 pub struct Files {
@@ -40,6 +41,9 @@ impl Files {
         let policy = keep(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
         let authorization = keep(&mut problems, authorization(config));
         let identity = problems.keep(config.behind.proxy_client.clone().map(Identity::load).transpose());
+        if let Some(Some((_, ours))) = &identity {
+            problems.keep(backends_know(config, &ours.get()));
+        }
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
@@ -85,6 +89,23 @@ fn authorization(config: &GatewayConfig) -> Result<Option<authorize::Configurati
     let demands =
         authorize::configuration::Demands { policy: config.policy_file.is_some(), decision: config.serve_delegation };
     authorize::ConfigurationFile::open(path, demands).map(Some)
+}
+
+/// With `--serve-delegation` backends learn from us whose certificates a front proxy has; ours must be one of them.
+/// Where a cluster says whose they are, that is seen when it has said so.
+fn backends_know(config: &GatewayConfig, ours: &KeyPair) -> Result<(), Problem> {
+    if !config.serve_delegation || config.delegated.look_up {
+        return Ok(());
+    }
+    let authorities = match config.serving.tls.request_header_ca.as_deref() {
+        None => None,
+        // What is wrong with the file is told where it is read for ourselves.
+        Some(path) => match std::fs::read(path).map(|pem| Bundle::from_pem(&pem, path.display())) {
+            Ok(Ok(bundle)) => Some(bundle),
+            Ok(Err(_)) | Err(_) => return Ok(()),
+        },
+    };
+    reviewer::who_vouches(authorities, ours).map(|_| ())
 }
 
 /// Begins the log and reads the files; if there is any mistake, tells all of them and gives the exit status.
