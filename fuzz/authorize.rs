@@ -1,8 +1,11 @@
-//! Policies: RBAC objects, and what they allow; and as whom somebody asks to act.
+//! Policies: RBAC objects, and what they allow; chains of authorizers; questions about others; and as whom somebody
+//! asks to act.
 
+use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use narthex::authorize::configuration::Configuration;
 use narthex::authorize::parsers::{impersonated, take_away};
-use narthex::authorize::{Attributes, Policy};
+use narthex::authorize::{Attributes, Authorizer, Mode, Policy, subject_access_review};
 use narthex::kubeapi::{RequestInfo, User};
 
 use crate::on_texts;
@@ -42,6 +45,62 @@ fn policies() {
                 }
                 Err(problems) => assert!(problems.0.iter().all(|problem| problem.place.starts_with('f'))),
             }
+        }
+    });
+}
+
+#[test]
+fn chains_of_authorizers() {
+    const WORDS: &[&str] = &[
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n",
+        "- type: Webhook\n  name: a\n  webhook:\n    timeout: 3s\n    subjectAccessReviewVersion: v1\n",
+        "    failurePolicy: Deny\n    connectionInfo: {type: InClusterConfig}\n",
+        "    matchConditionSubjectAccessReviewVersion: v1\n    matchConditions:\n",
+        "    - expression: request.user == 'x'\n",
+        "    - expression: \"has(request.resourceAttributes) && request.groups.exists(g, g == 'a')\"\n",
+        "    - {expression: 7}\n",
+        "- {type: RBAC, name: rbac}\n",
+        "- type: [",
+        "authorizers: {}\n",
+        "    authorizedTTL: -9223372036854775808ns\n",
+        "    unauthorizedTTL: 99999999h\n",
+        "---\n",
+        "null",
+        "{",
+        "é",
+    ];
+    on_texts(WORDS, |text| {
+        for json in [false, true] {
+            if let Err(problems) = Configuration::parse("f", text, json) {
+                assert!(!problems.0.is_empty() && problems.0.iter().all(|problem| problem.place.starts_with('f')));
+            }
+        }
+    });
+}
+
+#[test]
+fn questions_about_others() {
+    const WORDS: &[&str] = &[
+        "{\"spec\":{",
+        "\"user\":\"jane\",",
+        "\"groups\":[\"a\",null],",
+        "\"groups\":null,",
+        "\"extra\":{\"a\":[\"b\"],\"c\":null},",
+        "\"nonResourceAttributes\":{\"path\":\"/a\",\"verb\":\"get\"}",
+        "\"resourceAttributes\":{\"verb\":\"list\"",
+        ",\"labelSelector\":{\"requirements\":[{\"key\":\"a b\",\"operator\":\"In\",\"values\":[\",)\"]}]}",
+        ",\"fieldSelector\":{\"rawSelector\":\"a=b,\",\"requirements\":null}",
+        "}}",
+        "}",
+        "[",
+        "é",
+    ];
+    on_texts(WORDS, |text| {
+        let chain = Authorizer { modes: vec![Mode::AlwaysDeny].into(), ..Authorizer::default() };
+        let answer = subject_access_review(&chain, text.as_bytes()).now_or_never();
+        match answer.expect("nobody is asked who would have to be waited for") {
+            Ok(object) => assert_eq!(object["status"]["allowed"], false, "{object}"),
+            Err(status) => assert!(matches!(status.code, 400 | 422)),
         }
     });
 }

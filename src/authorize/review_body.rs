@@ -283,7 +283,11 @@ mod tests {
     #[test]
     fn no_bytes_are_too_odd() {
         bolero::check!().with_iterations(5000).with_max_len(40).for_each(|bytes: &[u8]| {
-            let _ = ReviewBody::SubjectAccess.read(PROTOBUF, &[MAGIC, bytes].concat());
+            for body in [ReviewBody::SelfSubjectAccess, ReviewBody::SubjectAccess, ReviewBody::Token] {
+                // As they are, and as what an envelope holds.
+                let _ = body.read(PROTOBUF, &[MAGIC, bytes].concat());
+                let _ = body.read(PROTOBUF, &object("", &written(2, bytes)));
+            }
         });
     }
 }

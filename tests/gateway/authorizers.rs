@@ -338,6 +338,33 @@ async fn a_new_configuration_takes_effect_and_a_bad_one_does_not() {
     assert_eq!(stage.count("narthex_decision_cache_entries{cache=\"access\"}").await, 1.0);
 }
 
+/// Who may act as whom is asked of the chain, too, and needs somebody in it who judges.
+#[tokio::test]
+async fn acting_as_somebody_else_is_for_the_chain_to_judge() {
+    let world = World::new();
+    let reviewer = Reviewer::start(&world).await;
+    reviewer.behave(|question| {
+        let spec = &question["spec"];
+        let (who, what) = (&spec["user"], &spec["resourceAttributes"]);
+        let allowed = *who == "bob" || *who == "jane" && what["verb"] == "impersonate" && what["name"] == "bob";
+        access(json!({"allowed": allowed}))
+    });
+    let guard = webhook("guard", &reviewer.write_kubeconfig(&world, "guard", "/guard"), &json!({}));
+    let everybody = json!({"type": "AlwaysAllow", "name": "alwaysallow"});
+    let stage = Stage::set(world, &[guard, everybody.clone()]).await;
+    let pair = stage.scene.world.user("jane", &[]);
+    let client = Client::http2(&stage.scene.world, &stage.scene.gateway, Some(&pair)).await;
+    let ask = async |name: &str| client.ask(get(THINGS, &[("impersonate-user", name)])).await;
+    assert_eq!(ask("bob").await.status, 200);
+    assert_eq!(stage.backend.last().all("x-remote-user"), ["bob"]);
+    // AlwaysAllow lets requests through, and nobody be somebody else.
+    ask("eve").await.refused(403, "Forbidden");
+    write(&stage.file, &[everybody]);
+    let words = "no authorization mode of this gateway";
+    eventually("the guard to be gone", async || ask("bob").await.text().contains(words).then_some(())).await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+}
+
 #[tokio::test]
 async fn a_webhook_by_flags_is_asked_at_its_url() {
     for (flag, version, groups) in [("--authorization-webhook-version=v1", "v1", "groups"), ("", "v1beta1", "group")] {

@@ -128,6 +128,9 @@ fn alone(world: &World, kubectl: &Kubectl) {
             .says(&["get", "configmap", "-n", "kube-system", "extension-apiserver-authentication", "-o", "yaml"])
             .contains("requestheader-client-ca-file")
     );
+    let named =
+        ["get", "configmaps", "-n", "kube-system", "--field-selector=metadata.name=extension-apiserver-authentication"];
+    assert!(server.says(&named).contains("extension-apiserver-authentication"));
     assert!(server.answers(&["get", "configmaps", "-n", "kube-system"]).contains("Forbidden"));
     assert!(server.answers(&["get", "flunders"]).contains("Forbidden"));
 }
