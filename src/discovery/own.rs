@@ -58,16 +58,20 @@ pub(super) struct Served {
     resources: &'static [Kept],
 }
 
-/// One resource: its kind, whether it is namespaced, and what may be done with it.
+/// One resource: its kind, whether it is namespaced, what may be done with it, and what else it is called.
 struct Kept {
     kind: &'static str,
     scope: Scope,
     verbs: &'static [&'static str],
+    short_names: &'static [&'static str],
 }
 
 const fn question(kind: &'static str) -> Kept {
-    Kept { kind, scope: Scope::Cluster, verbs: &["create"] }
+    Kept { kind, scope: Scope::Cluster, verbs: &["create"], short_names: &[] }
 }
+
+const CONFIG_MAPS: Kept =
+    Kept { kind: "ConfigMap", scope: Scope::Namespaced, verbs: &["get", "list", "watch"], short_names: &["cm"] };
 
 /// The questions about oneself.
 static ALWAYS: [Served; 2] = [
@@ -85,11 +89,7 @@ static ALWAYS: [Served; 2] = [
 
 /// What backends ask besides (`--serve-delegation`).
 static WITH_DELEGATION: [Served; 3] = [
-    Served {
-        group: "",
-        path: "/api/v1",
-        resources: &[Kept { kind: "ConfigMap", scope: Scope::Namespaced, verbs: &["get", "list", "watch"] }],
-    },
+    Served { group: "", path: "/api/v1", resources: &[CONFIG_MAPS] },
     Served {
         group: "authentication.k8s.io",
         path: "/apis/authentication.k8s.io/v1",
@@ -123,10 +123,14 @@ impl Served {
     pub(super) fn resource_list(&self) -> Value {
         let resource = |kept: &Kept| {
             let name = kept.kind.to_ascii_lowercase();
-            json!({
+            let mut resource = json!({
                 "name": format!("{name}s"), "singularName": name, "namespaced": kept.scope == Scope::Namespaced,
                 "kind": kept.kind, "verbs": kept.verbs,
-            })
+            });
+            if !kept.short_names.is_empty() {
+                resource["shortNames"] = json!(kept.short_names);
+            }
+            resource
         };
         let group_version =
             if self.group.is_empty() { VERSION.to_owned() } else { format!("{}/{VERSION}", self.group) };
@@ -145,7 +149,7 @@ impl Served {
             scope: kept.scope,
             singular_resource: kept.kind.to_ascii_lowercase(),
             verbs: kept.verbs.iter().map(|verb| (*verb).to_owned()).collect(),
-            short_names: Vec::new(),
+            short_names: kept.short_names.iter().map(|name| (*name).to_owned()).collect(),
             categories: Vec::new(),
             subresources: Vec::new(),
         };
