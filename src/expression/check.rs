@@ -23,6 +23,8 @@ pub enum Kind {
     Number,
     /// A list.
     List,
+    /// A list of nothing but these.
+    ListOf(&'static Kind),
     /// A mapping.
     Map,
     /// A mapping of these fields and no others.
@@ -149,11 +151,14 @@ impl<'e> Checker<'e> {
             }
             Expr::Call(call) => self.call(call),
             Expr::Comprehension(one) => {
-                self.kind(&one.iter_range)?;
+                let each = match self.kind(&one.iter_range)? {
+                    Kind::ListOf(element) if one.iter_var2.is_none() => *element,
+                    _ => Kind::Any,
+                };
                 let start = self.kind(&one.accu_init)?;
                 let depth = self.scopes.len();
                 self.scopes.push((&one.accu_var, start));
-                self.scopes.push((&one.iter_var, Kind::Any));
+                self.scopes.push((&one.iter_var, each));
                 self.scopes.extend(one.iter_var2.as_deref().map(|name| (name, Kind::Any)));
                 self.kind(&one.loop_cond)?;
                 self.kind(&one.loop_step)?;
@@ -198,11 +203,55 @@ impl<'e> Checker<'e> {
             }
             None => {}
         }
+        let mut kinds = Vec::new();
         for argument in &call.args {
-            self.kind(argument)?;
+            kinds.push(self.kind(argument)?);
+        }
+        if name == operators::INDEX
+            && let [Kind::ListOf(element), _] = kinds[..]
+        {
+            return Ok(*element);
+        }
+        if !fits(&name, &kinds) {
+            let kinds: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+            return Err(format!("found no matching overload for '{name}' applied to '({})'", kinds.join(", ")));
         }
         let found = FUNCTIONS.iter().find(|(function, _)| *function == name);
         found.map(|(_, kind)| *kind).ok_or_else(|| format!("undeclared reference to '{name}'"))
+    }
+}
+
+impl Kind {
+    /// As CEL calls it, nearly.
+    fn as_str(self) -> &'static str {
+        match self {
+            Kind::Bool => "bool",
+            Kind::Text => "string",
+            Kind::Number => "number",
+            Kind::List | Kind::ListOf(_) => "list",
+            Kind::Map | Kind::Fields(_) => "map",
+            Kind::Null => "null_type",
+            Kind::Any => "dyn",
+        }
+    }
+}
+
+/// Whether an operator takes values of these kinds, as far as can be told.
+fn fits(operator: &str, kinds: &[Kind]) -> bool {
+    match operator {
+        operators::LOGICAL_AND | operators::LOGICAL_OR | operators::LOGICAL_NOT => {
+            kinds.iter().all(|kind| matches!(kind, Kind::Bool | Kind::Any))
+        }
+        operators::EQUALS
+        | operators::NOT_EQUALS
+        | operators::LESS
+        | operators::LESS_EQUALS
+        | operators::GREATER
+        | operators::GREATER_EQUALS => {
+            let mut known = kinds.iter().map(|kind| kind.as_str()).filter(|kind| !matches!(*kind, "dyn" | "null_type"));
+            known.next().is_none_or(|first| known.all(|kind| kind == first))
+        }
+        _ => true,
     }
 }
 

@@ -5,8 +5,15 @@ use serde_json::{Value as Json, json};
 use super::*;
 
 const CLAIMS: Variable = Variable { name: "claims", fields: None };
-const USER: Variable =
-    Variable { name: "user", fields: Some(&[("username", Kind::Text), ("groups", Kind::List), ("inner", INNER)]) };
+const USER: Variable = Variable {
+    name: "user",
+    fields: Some(&[
+        ("username", Kind::Text),
+        ("groups", Kind::List),
+        ("inner", INNER),
+        ("list", Kind::ListOf(&Kind::Text)),
+    ]),
+};
 const INNER: Kind = Kind::Fields(&[("deep", Kind::Text)]);
 
 fn claims() -> Json {
@@ -87,7 +94,28 @@ fn what_is_wrong_is_told_before_anything_is_evaluated() {
         let why = Expression::compile(source, &USER).unwrap_err();
         assert!(why.contains("undefined field 'name'"), "{source}: {why}");
     }
-    assert!(Expression::compile("has(user.inner) && user.inner.deep == ''", &USER).is_ok());
+    for source in [
+        "user.username == 1",
+        "'a' != 1",
+        "user.inner.deep < 1",
+        "user.username && true",
+        "!user.username",
+        "user.list.exists(one, one == 1)",
+        "user.list[0] == 1",
+        "claims.a == 'x' || 'y'",
+    ] {
+        let variable = if source.starts_with("claims") { &CLAIMS } else { &USER };
+        let why = Expression::compile(source, variable).map(|_| ()).expect_err(source);
+        assert!(why.contains("found no matching overload for"), "{source}: {why}");
+    }
+    for source in [
+        "has(user.inner) && user.inner.deep == ''",
+        "user.list.all(one, one == 'a' && user.list[0] != one) || user.list == []",
+        "user.username == (user.groups[0]) ? true : !user.groups[1]",
+        "user.username == null || 1.5 > 1.0",
+    ] {
+        assert!(Expression::compile(source, &USER).is_ok(), "{source}");
+    }
 }
 
 #[test]

@@ -20,7 +20,12 @@ const LARGEST: u64 = 4 << 20;
 const CLAIMS: Variable = Variable { name: "claims", fields: None };
 const USER: Variable = Variable {
     name: "user",
-    fields: Some(&[("username", Kind::Text), ("uid", Kind::Text), ("groups", Kind::List), ("extra", Kind::Map)]),
+    fields: Some(&[
+        ("username", Kind::Text),
+        ("uid", Kind::Text),
+        ("groups", Kind::ListOf(&Kind::Text)),
+        ("extra", Kind::Map),
+    ]),
 };
 
 /// What the file says.

@@ -13,7 +13,7 @@ const REQUEST: Variable = Variable {
         ("resourceAttributes", Kind::Fields(RESOURCE)),
         ("nonResourceAttributes", Kind::Fields(&[("path", Kind::Text), ("verb", Kind::Text)])),
         ("user", Kind::Text),
-        ("groups", Kind::List),
+        ("groups", TEXTS),
         ("extra", Kind::Map),
         ("uid", Kind::Text),
     ]),
@@ -29,7 +29,9 @@ const RESOURCE: &[(&str, Kind)] = &[
     ("fieldSelector", SELECTOR),
     ("labelSelector", SELECTOR),
 ];
-const SELECTOR: Kind = Kind::Fields(&[("rawSelector", Kind::Text), ("requirements", Kind::List)]);
+const SELECTOR: Kind = Kind::Fields(&[("rawSelector", Kind::Text), ("requirements", Kind::ListOf(&REQUIREMENT))]);
+const REQUIREMENT: Kind = Kind::Fields(&[("key", Kind::Text), ("operator", Kind::Text), ("values", TEXTS)]);
+const TEXTS: Kind = Kind::ListOf(&Kind::Text);
 
 /// Conditions, of which all must hold.
 #[derive(Clone, Debug, Default)]
@@ -147,6 +149,11 @@ mod tests {
             ("request.user == 'jane' && request.uid == ''", things, true),
             ("request.extra['scopes'][0] == 'a'", things, true),
             ("request.resourceAttributes.subresource == ''", things, true),
+            ("request.resourceAttributes.verb in ['get', 'list'] || 'a' in request.groups", things, true),
+            ("has(request.nonResourceAttributes) ? request.nonResourceAttributes.verb == 'get' : true", things, true),
+            ("request.groups.map(g, g + 'x').size() > 0 && request.groups[0].matches('^d')", things, true),
+            ("'scopes' in request.extra && request.extra['scopes'].exists(s, s == 'b')", things, false),
+            ("has(request.resourceAttributes.fieldSelector)", things, false),
             ("request.?resourceAttributes.subresource.orValue('none') == 'none'", "/healthz", true),
         ] {
             assert_eq!(hold(&[source], &Method::GET, uri), Ok(expected), "{source} {uri}");
@@ -156,6 +163,11 @@ mod tests {
                       request.resourceAttributes.labelSelector.requirements.exists(r, r.key == 'a' && 'b' in r.values)";
         assert_eq!(hold(&[source], &Method::GET, &selected), Ok(true));
         assert_eq!(hold(&[source], &Method::GET, things), Ok(false));
+        let source = "request.?resourceAttributes.?labelSelector.requirements.orValue([])\
+                      .exists(r, r.operator == 'In' && r.values.exists(v, v == 'b'))";
+        assert_eq!(hold(&[source], &Method::GET, &selected), Ok(true));
+        assert_eq!(hold(&[source], &Method::GET, things), Ok(false));
+        assert_eq!(hold(&[source], &Method::GET, "/healthz"), Ok(false));
     }
 
     #[test]
@@ -174,6 +186,9 @@ mod tests {
             ("request.resourceAttributes.namspace == 'x'", "undefined field 'namspace'"),
             ("has(request.resourceattributes)", "undefined field 'resourceattributes'"),
             ("object.user == 'x'", "undeclared reference to 'object'"),
+            ("request.user == 1", "found no matching overload for '_==_' applied to '(string, number)'"),
+            ("request.resourceAttributes.labelSelector.requirements.all(r, r.kye == 'x')", "undefined field 'kye'"),
+            ("request.groups.exists(g, g == 1)", "found no matching overload"),
             ("request.user", "must evaluate to bool"),
             ("request.user ==", "compilation failed"),
         ] {
