@@ -29,7 +29,7 @@ pub(super) fn serve_http1<H: Handler + 'static>(
     handler: Rc<H>,
     limits: &Limits,
     lifetime: &Arc<Lifetime>,
-) -> impl Future<Output = ()> {
+) -> impl Future<Output = ()> + use<H> {
     let lifetime = lifetime.clone();
     let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
     let connection = hyper::server::conn::http1::Builder::new()

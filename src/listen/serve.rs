@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::Either;
 use http::{Request, Response};
 use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
@@ -15,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::http1::serve_http1;
 use super::http2::serve_http2;
-use super::lifetime::{Arriving, Connections, End, Lifetime, Tunnel};
+use super::lifetime::{Arriving, Connections, End, Lifetime, Listed, Tunnel};
 use super::observed::Observed;
 use super::{Incoming, Limits};
 use crate::message::{Body, Received};
@@ -124,15 +125,30 @@ async fn meet<S: Service>(
         };
         Ok((client, TlsAcceptor::from(tls).accept(socket).await?))
     });
-    let (remote, stream) = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
-        Ok(Ok(met)) => met,
+    let (serving, handler, listed) = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
+        Ok(Ok((remote, stream))) => begin(remote, stream, &*service, &limits, &connections),
         Ok(Err(error)) => return service.handshake_failed(remote, &error),
         Err(_) => return service.handshake_failed(remote, &io::ErrorKind::TimedOut.into()),
     };
+    drop((arriving, service));
+    serving.await;
+    // What became of it behind an upgrade is still this client's connection, with its place and its trust.
+    listed.lifetime.tunnel_over().await;
+    drop(handler);
+}
+
+/// From TLS to HTTP. Not an async function, nor a part of one: that would keep room for the stream beside what is made
+/// of it, a kilobyte for each idle watch.
+fn begin<S: Service>(
+    remote: SocketAddr,
+    stream: tokio_rustls::server::TlsStream<TcpStream>,
+    service: &S,
+    limits: &Limits,
+    connections: &Connections,
+) -> (impl Future<Output = ()> + use<S>, Rc<S::Connection>, Listed) {
     let (socket, session) = stream.get_ref();
     let http2 = session.alpn_protocol() == Some(b"h2");
     let listed = connections.open(remote, http2);
-    drop(arriving);
     let accepted = Accepted {
         remote,
         local: socket.local_addr().ok(),
@@ -141,15 +157,13 @@ async fn meet<S: Service>(
         closer: Closer(listed.lifetime.clone()),
     };
     let handler = service.connection(accepted);
-    drop(service);
     let stream = Observed::new(stream, listed.lifetime.clone());
-    if http2 {
-        serve_http2(stream, handler, &limits, &listed.lifetime).await;
+    let serving = if http2 {
+        Either::Left(serve_http2(stream, handler.clone(), limits, &listed.lifetime))
     } else {
-        serve_http1(stream, handler.clone(), &limits, &listed.lifetime).await;
-        // What became of it behind an upgrade is still this client's connection, with its place and its trust.
-        listed.lifetime.tunnel_over().await;
-    }
+        Either::Right(serve_http1(stream, handler.clone(), limits, &listed.lifetime))
+    };
+    (serving, handler, listed)
 }
 
 /// A client's connection as HTTP sees it.
