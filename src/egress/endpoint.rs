@@ -330,7 +330,7 @@ impl Endpoint {
                 Protocol::Http1 => Opened::Http1(super::http1::greet(dialled, &self.last_words).await?, timing),
                 Protocol::Http2 => {
                     let rest = self.upstream.connect_timeout.saturating_sub(started.elapsed());
-                    let greeting = tokio::time::timeout(rest, super::http2::greet(dialled));
+                    let greeting = tokio::time::timeout(rest, super::http2::greet(dialled.stream));
                     let connection = greeting.await.unwrap_or_else(|_| {
                         let cause = format!("{}: no SETTINGS in time", self.upstream.destination);
                         Err(DialError { phase: DialPhase::Http, reason: "ConnectTimeout", cause })

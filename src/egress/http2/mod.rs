@@ -18,11 +18,12 @@ use h2::{Ping, PingPong};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as _;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 
 use self::heard::{Ear, Heard};
 pub(super) use self::upload::Upload;
-use super::dial::{DialError, DialPhase, Dialled};
+use super::dial::{DialError, DialPhase};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
 
@@ -208,10 +209,10 @@ impl Drop for Closing {
 
 /// Begins HTTP/2 on a fresh connection, and waits for the backend's greeting: a connection on which nothing
 /// comes back is worth no request.
-pub(super) async fn greet(dialled: Dialled) -> Result<Multiplexed, DialError> {
+pub(super) async fn greet<T: AsyncRead + AsyncWrite + Unpin + 'static>(stream: T) -> Result<Multiplexed, DialError> {
     let broken = |reason, cause| DialError { phase: DialPhase::Http, reason, cause };
     let ear = Rc::new(Ear::default());
-    let stream = Heard { stream: dialled.stream, ear: ear.clone() };
+    let stream = Heard { stream, ear: ear.clone() };
     let (sender, connection) = Builder::new()
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_window_size(STREAM_WINDOW)
@@ -263,4 +264,51 @@ pub(super) async fn greet(dialled: Dialled) -> Result<Multiplexed, DialError> {
 /// not speak HTTP/2.
 fn why(failed: Option<Failure>) -> &'static str {
     failed.map_or("ProtocolError", Failure::reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::DuplexStream;
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    /// A connection to a backend that answers as long as `speaks`, and from then on takes what comes in silence.
+    async fn connected(speaks: Rc<Cell<bool>>) -> Multiplexed {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        tokio::task::spawn_local(async move {
+            let mut backend: h2::server::Connection<DuplexStream, Bytes> = h2::server::handshake(theirs).await.unwrap();
+            poll_fn(|cx| if speaks.get() { backend.poll_accept(cx).map(drop) } else { Poll::Pending }).await;
+        });
+        greet(ours).await.unwrap_or_else(|error| panic!("{}", error.cause))
+    }
+
+    /// As the pool does every second, for `seconds` from now on.
+    async fn sweep(connection: &Multiplexed, seconds: u32) {
+        for second in 0..seconds {
+            // Time stands still for all but this.
+            connection.listen(Instant::now() + Duration::from_secs(u64::from(second)));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backend_that_answers_no_ping_is_given_up_and_one_that_answers_is_not() {
+        let seconds = (PING_AFTER + PING_TIMEOUT).as_secs() as u32 + 5;
+        let run = async |silent: bool| {
+            let speaks = Rc::new(Cell::new(true));
+            let connection = connected(speaks.clone()).await;
+            assert!(connection.is_usable());
+            speaks.set(!silent);
+            let heard = connection.heard();
+            sweep(&connection, seconds).await;
+            (connection.is_usable(), connection.heard() > heard)
+        };
+        LocalSet::new()
+            .run_until(async {
+                assert_eq!(run(false).await, (true, true), "one that answers");
+                assert_eq!(run(true).await, (false, false), "one that is silent");
+            })
+            .await;
+    }
 }
