@@ -54,7 +54,8 @@ impl<'w> Scene<'w> {
                 ("--client-ca-file", ""),
                 ("--requestheader-client-ca-file", ""),
                 // The extension server lets everybody try, whatever it is told.
-                ("--anonymous-auth=true", "--log-level=debug"),
+                ("--anonymous-auth", "true"),
+                ("--log-level", "debug"),
             ],
         );
         let namespace = format!("{name}-{:08x}", fastrand::u32(..));

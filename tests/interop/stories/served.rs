@@ -57,7 +57,7 @@ fn alone(world: &World, kubectl: &Kubectl) {
         ("--authorization-mode", "Static"),
         ("--authorization-policy-file", policy.to_str().unwrap()),
         ("--token-auth-file", tokens.to_str().unwrap()),
-        ("--serve-delegation", ""),
+        ("--serve-delegation", "true"),
     ];
     let gateway = Gateway::begin(&world.cluster, (&name, port), &scratch, &format!("{name}-narthex"), &flags);
     let clients = &world.cluster.authorities.client;

@@ -68,9 +68,7 @@ impl Gateway {
         .iter()
         .chain(more)
         {
-            arguments.push(flag.into());
-            // A switch has none.
-            arguments.extend(Some(*value).filter(|value| !value.is_empty()).map(Into::into));
+            arguments.push(format!("{flag}={value}").into());
         }
         let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
         let mut gateway = Gateway {
