@@ -14,8 +14,8 @@ pub struct Index {
     pub(super) document: Document,
     /// Our own document.
     pub(super) own: Document,
-    /// Name of the APIService by key (`apis/<group>/<version>`).
-    owners: BTreeMap<String, String>,
+    /// Name of the APIService by key (`apis/<group>/<version>`), and whether its backend has listed the document.
+    owners: BTreeMap<String, (String, bool)>,
 }
 
 /// What a backend's index says about one group and version: the hash of its document; empty when it gives none.
@@ -29,10 +29,11 @@ impl Index {
         let mut owners = BTreeMap::new();
         for one in known {
             let key = key(one);
-            if let Some(hash) = hash(one) {
+            let hash = hash(one);
+            if let Some(hash) = hash {
                 paths.insert(key.clone(), entry(&key, hash));
             }
-            owners.insert(key, one.name.clone());
+            owners.insert(key, (one.name.clone(), hash.is_some()));
         }
         paths.insert(own::KEY.to_owned(), entry(own::KEY, own.etag.to_str().unwrap_or_default().trim_matches('"')));
         owners.remove(own::KEY);
@@ -43,7 +44,12 @@ impl Index {
     /// registered. Relay such a request to it with what [`super::split_hash`] leaves of the query.
     pub fn owner(&self, path: &str) -> Option<&str> {
         let key = path.strip_prefix("/openapi/v3/")?;
-        self.owners.get(key.strip_suffix('/').unwrap_or(key)).map(String::as_str)
+        self.owners.get(key.strip_suffix('/').unwrap_or(key)).map(|(name, _)| name.as_str())
+    }
+
+    /// Whether the document of `key` (`apis/<group>/<version>`) is in the index, because its backend has listed it.
+    pub fn lists(&self, key: &str) -> bool {
+        self.owners.get(key).is_some_and(|(_, listed)| *listed)
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::shared::Shared;
 use crate::admin::Admin;
@@ -15,6 +15,9 @@ use crate::process::{Drainer, Phase};
 
 /// What is cut gets this long to say so to both sides, and in its record.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether an API is known by now.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A running gateway.
 pub struct Running {
@@ -61,6 +64,19 @@ impl Running {
     /// Where the operator is served.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.local_addr)
+    }
+
+    /// Waits until discovery and OpenAPI know of a group, a version of it and a resource in that; not longer than
+    /// `patience`. Until then kubectl would be told that there is no such thing, and keep that in mind.
+    pub fn wait_until_known(&self, (group, version, resource): (&str, &str, &str), patience: Duration) {
+        let key = format!("apis/{group}/{version}");
+        let known = || {
+            self.shared.documents.load().knows(group, version, resource, "") && self.shared.openapi.load().lists(&key)
+        };
+        let end = Instant::now() + patience;
+        while !known() && Instant::now() < end {
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
     /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.

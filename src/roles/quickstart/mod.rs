@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -26,6 +26,8 @@ use example::ExampleApi;
 
 /// The Service the example stands behind; its certificate is for this name.
 const SERVICE: (&str, &str) = ("example", "example-api");
+/// How long the gateway may take to learn what the example serves, which is a matter of milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs the quickstart. Ends with 0 at Ctrl-C, 1 when it could not start.
 pub(super) fn run(config: &QuickstartConfig) -> ExitCode {
@@ -65,6 +67,10 @@ fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<gateway::Run
     let gateway_config = gateway_config(config, &data, &registry)?;
     let files = gateway::Files::read(&gateway_config)?;
     let running = gateway::start(&gateway_config, files, Extra { certificates: vec![certificate()] }, level)?;
+    // The lines below are there to be pasted at once.
+    for (version, resource) in [("v1", "greetings"), ("v1alpha1", "doors")] {
+        running.wait_until_known(("example.narthex.dev", version, resource), PATIENCE);
+    }
     tell(&running, &data, fresh);
     Ok(running)
 }
