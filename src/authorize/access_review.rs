@@ -17,7 +17,7 @@ const LONGEST_REMEMBERED: usize = 10_000;
 /// What an API server said of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    Yes,
+    Yes(Option<Arc<str>>),
     No(Arc<str>),
     Nothing(Arc<str>),
     /// Yes and no.
@@ -255,7 +255,7 @@ pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
     match reviewed.status {
         Status { allowed: true, denied: true, .. } => Ok(Said::Both),
         Status { denied: true, reason, .. } => Ok(Said::No(reason.into())),
-        Status { allowed: true, .. } => Ok(Said::Yes),
+        Status { allowed: true, reason, .. } => Ok(Said::Yes((!reason.is_empty()).then(|| reason.into()))),
         Status { reason, .. } => Ok(Said::Nothing(reason.into())),
     }
 }
@@ -264,7 +264,8 @@ impl Said {
     /// Bytes it takes beside its own size.
     pub(super) fn bytes(&self) -> usize {
         match self {
-            Said::Yes | Said::Both | Said::Excluded => 0,
+            Said::Both | Said::Excluded => 0,
+            Said::Yes(reason) => reason.as_ref().map_or(0, |reason| reason.len()),
             Said::No(reason) | Said::Nothing(reason) => reason.len(),
         }
     }
@@ -273,7 +274,7 @@ impl Said {
 impl From<Said> for Decision {
     fn from(said: Said) -> Decision {
         match said {
-            Said::Yes => Decision::Allow,
+            Said::Yes(reason) => Decision::Allow(reason),
             // In upstream's words.
             Said::Both => {
                 Decision::Halt("webhook subject access review returned both allow and deny response".to_owned())
@@ -432,7 +433,7 @@ mod tests {
     #[test]
     fn answers() {
         let said = |status: &str| judge(format!(r#"{{"kind":"SubjectAccessReview","status":{status}}}"#).as_bytes());
-        assert_eq!(said(r#"{"allowed":true,"reason":"RBAC"}"#), Ok(Said::Yes));
+        assert_eq!(said(r#"{"allowed":true,"reason":"RBAC"}"#), Ok(Said::Yes(Some("RBAC".into()))));
         assert_eq!(said(r#"{"allowed":false,"denied":true,"reason":"never"}"#), Ok(Said::No("never".into())));
         assert_eq!(said(r#"{"allowed":false,"reason":"not yet"}"#), Ok(Said::Nothing("not yet".into())));
         assert_eq!(said(r#"{"evaluationError":"x"}"#), Ok(Said::Nothing("".into())));

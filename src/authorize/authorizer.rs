@@ -51,8 +51,8 @@ pub enum Mode {
 /// What one authoriser says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Yes, whatever others say.
-    Allow,
+    /// Yes, whatever others say; with the reason, if there is one to give.
+    Allow(Option<Arc<str>>),
     /// No, whatever others say; with the reason for the client, or the empty text.
     Deny(String),
     /// Let others say; with the reason for the client should nobody allow it, or the empty text.
@@ -64,7 +64,15 @@ pub enum Decision {
     Halt(String),
 }
 
+/// Not allowed. Turns into the answer for the client.
+#[derive(Debug)]
+pub struct Denied {
+    refusal: Refusal,
+    no: No,
+}
+
 /// Why a request is not allowed.
+#[derive(Debug)]
 pub(super) enum No {
     /// With the reason for the client, or the empty text.
     Forbidden(String),
@@ -101,6 +109,7 @@ pub struct Authorizer {
 pub struct Permit<'r> {
     user: Arc<User>,
     request: RequestInfo<'r>,
+    why: Option<Arc<str>>,
 }
 
 impl Modes {
@@ -137,7 +146,7 @@ impl Link {
         let decision = self.mode.decide(attributes).await;
         if let Some(decisions) = &self.decisions {
             match &decision {
-                Decision::Allow => decisions.allowed(),
+                Decision::Allow(_) => decisions.allowed(),
                 Decision::Deny(_) | Decision::Halt(_) => decisions.denied(),
                 Decision::NoOpinion(_) | Decision::Error(_) => {}
             }
@@ -156,12 +165,12 @@ impl Mode {
     /// An access review may wait for a network; what is remembered of it does not.
     async fn decide(&self, attributes: Attributes<'_>) -> Decision {
         match self {
-            Mode::AlwaysAllow => Decision::Allow,
+            Mode::AlwaysAllow => Decision::Allow(None),
             Mode::AlwaysDeny => Decision::NoOpinion("Everything is forbidden.".to_owned()),
             Mode::Static(policy) => {
                 let policy = policy.load();
                 match policy.allows(attributes) {
-                    Some(_) => Decision::Allow,
+                    Some(why) => Decision::Allow(Some(why.clone())),
                     None => Decision::NoOpinion(policy.why_not(attributes)),
                 }
             }
@@ -186,15 +195,21 @@ impl Mode {
             Mode::Static(_) | Mode::Webhook(_) => true,
         }
     }
+}
 
-    /// Why it allows what it allows, or the empty text.
-    fn why(&self, attributes: Attributes<'_>) -> String {
-        match self {
-            Mode::Static(policy) => {
-                policy.load().allows(attributes).map(|source| format!("RBAC: allowed by {source}")).unwrap_or_default()
-            }
-            _ => String::new(),
+impl Denied {
+    /// Why, or the empty text, if somebody forbade it or nobody allowed it; none if that could not be found out.
+    pub fn forbidden(&self) -> Option<&str> {
+        match &self.no {
+            No::Forbidden(reason) => Some(reason),
+            No::Unknown(_) => None,
         }
+    }
+}
+
+impl From<Denied> for Refusal {
+    fn from(denied: Denied) -> Refusal {
+        denied.refusal
     }
 }
 
@@ -211,18 +226,22 @@ impl Default for Authorizer {
 
 impl Authorizer {
     /// Says whether `actor` may do what `request` asks; if so, gives the proof of it.
-    pub async fn authorize<'r>(&self, actor: &Actor<'_>, request: RequestInfo<'r>) -> Result<Permit<'r>, Refusal> {
+    pub async fn authorize<'r>(&self, actor: &Actor<'_>, request: RequestInfo<'r>) -> Result<Permit<'r>, Denied> {
         let user = actor.user();
         let attributes = Attributes { user, request: &request };
-        match self.decide(attributes, |_| true).await {
-            Ok(()) => Ok(Permit { user: user.clone(), request }),
-            Err(No::Forbidden(reason)) => {
-                let status = Status::forbidden_to(&user.name, &request, &reason);
-                Err(Refusal::new(Blame::Client, status)
-                    .because(format_args!("not allowed to {:?}: {reason}", user.name)))
+        let no = match self.decide(attributes, |_| true).await {
+            Ok(why) => return Ok(Permit { user: user.clone(), request, why }),
+            Err(no) => no,
+        };
+        let refusal = match &no {
+            No::Forbidden(reason) => {
+                let status = Status::forbidden_to(&user.name, &request, reason);
+                let why = format_args!("not allowed to {:?}: {reason}", user.name);
+                Refusal::new(Blame::Client, status).because(why)
             }
-            Err(No::Unknown(why)) => Err(Refusal::new(Blame::Gateway, could_not_be_asked(&request)).because(why)),
-        }
+            No::Unknown(why) => Refusal::new(Blame::Gateway, could_not_be_asked(&request)).because(why),
+        };
+        Err(Denied { refusal, no })
     }
 
     /// What the chain says of a question that somebody only asks.
@@ -236,9 +255,9 @@ impl Authorizer {
         for link in &*self.modes.now() {
             match link.decide(attributes).await {
                 // Who has an opinion makes up for those before who could not be asked.
-                Decision::Allow => {
+                Decision::Allow(why) => {
                     judgement = Judgement { allowed: true, ..Judgement::default() };
-                    reasons = vec![link.mode.why(attributes)];
+                    reasons = why.iter().map(ToString::to_string).collect();
                     break;
                 }
                 Decision::Deny(reason) => {
@@ -269,7 +288,7 @@ impl Authorizer {
     /// Whether somebody may act as somebody else. `AlwaysAllow` has no say in it: it lets everybody through because
     /// what stands behind us authorises again, but whom that sees is decided here.
     pub(super) async fn decide_impersonation(&self, attributes: Attributes<'_>) -> Result<(), No> {
-        self.decide(attributes, |mode| !matches!(mode, Mode::AlwaysAllow)).await
+        self.decide(attributes, |mode| !matches!(mode, Mode::AlwaysAllow)).await.map(drop)
     }
 
     /// Who decides, in order, for the operator.
@@ -284,14 +303,14 @@ impl Authorizer {
 
     /// The chain, as upstream's union: an error counts only when nobody else allows or denies.
     /// Only modes that `count` are asked.
-    async fn decide(&self, attributes: Attributes<'_>, count: impl Fn(&Mode) -> bool) -> Result<(), No> {
+    async fn decide(&self, attributes: Attributes<'_>, count: impl Fn(&Mode) -> bool) -> Result<Option<Arc<str>>, No> {
         if self.is_privileged(attributes.user) || self.always_allow_paths.allow(attributes.request) {
-            return Ok(());
+            return Ok(None);
         }
         let (mut reasons, mut errors) = (Vec::new(), Vec::new());
         for link in self.modes.now().iter().filter(|link| count(&link.mode)) {
             match link.decide(attributes).await {
-                Decision::Allow => return Ok(()),
+                Decision::Allow(why) => return Ok(why),
                 Decision::Deny(reason) => return Err(No::Forbidden(reason)),
                 Decision::NoOpinion(reason) => reasons.push(reason),
                 Decision::Error(why) => errors.push(why),
@@ -311,6 +330,11 @@ impl<'r> Permit<'r> {
     /// Who may.
     pub fn user(&self) -> &Arc<User> {
         &self.user
+    }
+
+    /// Why, if there is a reason to give.
+    pub fn why(&self) -> Option<&Arc<str>> {
+        self.why.as_ref()
     }
 
     /// What they may.
@@ -340,7 +364,7 @@ mod tests {
         let permit = authorizer.authorize(&Actor::oneself(who).unwrap(), request).await;
         permit
             .map(|permit| format!("{} {}", permit.user().name, permit.request().verb))
-            .map_err(|refusal| (refusal.status().code, refusal.status().message.clone()))
+            .map_err(|denied| (denied.refusal.status().code, denied.refusal.status().message.clone()))
     }
 
     fn jane(groups: &[&str]) -> Authenticated {

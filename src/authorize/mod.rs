@@ -20,7 +20,7 @@ mod webhook;
 pub use access_spec::read as read_review;
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
-pub use authorizer::{Authorizer, Decision, Link, Mode, Modes, Permit};
+pub use authorizer::{Authorizer, Decision, Denied, Link, Mode, Modes, Permit};
 pub use configuration::ConfigurationFile;
 pub use impersonation::{Actor, Impersonated, Impersonator};
 pub use policy::{Policy, PolicyFile};

@@ -169,7 +169,7 @@ impl AccessReviews {
             Ok(Err(why)) => Failure { why, timed_out: false },
             Err(_) => Failure { why: format!("no answer within {whole:?}").into(), timed_out: true },
         };
-        if let Some(Said::Yes) = self.decisions.stale(&key, Instant::now()) {
+        if let Some(said @ Said::Yes(_)) = self.decisions.stale(&key, Instant::now()) {
             self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Stale);
             if self.stale.is_due() {
                 tracing::warn!(
@@ -177,7 +177,7 @@ impl AccessReviews {
                     "the API server cannot be asked; what it allowed before is still allowed (--authorization-stale-allow-ttl)"
                 );
             }
-            return Decision::Allow;
+            return said.into();
         }
         self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Miss);
         if !self.named.denies_on_failure && !self.named.name.is_empty() {
@@ -250,7 +250,7 @@ impl AccessReviews {
 
     fn remember(&self, asked: &Asked, said: Said) -> Said {
         let (ttl, stale) = match &said {
-            Said::Yes => (self.settings.authorized_ttl, self.settings.stale_allow_ttl),
+            Said::Yes(_) => (self.settings.authorized_ttl, self.settings.stale_allow_ttl),
             Said::No(_) | Said::Nothing(_) => (self.settings.unauthorized_ttl, Duration::ZERO),
             Said::Both | Said::Excluded => return said,
         };

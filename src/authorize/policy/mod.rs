@@ -45,8 +45,8 @@ struct Grants {
 struct Grant {
     /// The role's rules; for a role that is not there, what upstream says of it.
     rules: Result<Arc<[Rule]>, Arc<str>>,
-    /// Binding, role and subject in upstream's words.
-    source: Arc<str>,
+    /// What to say when it allows something: binding, role and subject in upstream's words.
+    why: Arc<str>,
 }
 
 impl Policy {
@@ -69,11 +69,11 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What allows it: the binding, the role and the subject, in upstream's words.
-    pub fn allows(&self, attributes: Attributes<'_>) -> Option<&str> {
+    /// Why it is allowed, if it is: by which binding, role and subject, in upstream's words.
+    pub fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
         self.grants(attributes.user, attributes.request.namespace)
             .find(|grant| grant.rules.iter().any(|rules| rules.iter().any(|rule| rule.allows(attributes.request))))
-            .map(|grant| &*grant.source)
+            .map(|grant| &grant.why)
     }
 
     /// What to tell somebody who is not allowed: nothing, or which of their roles are missing.
@@ -140,7 +140,8 @@ impl Policy {
             self.warnings.push(Problem::field(&binding.place, "roleRef", format_args!("{why}; nothing is granted")));
         }
         for subject in &binding.subjects {
-            let grant = Grant { rules: rules.clone(), source: describe(binding, subject).into() };
+            let grant =
+                Grant { rules: rules.clone(), why: format!("RBAC: allowed by {}", describe(binding, subject)).into() };
             let grants = match subject {
                 Subject::User(name) => self.users.entry(name.clone()),
                 Subject::Group(name) => self.groups.entry(name.clone()),

@@ -46,7 +46,8 @@ fn ask(policy: &Policy, user: &User, method: &Method, path: &str) -> Result<Stri
     let query = Query::parse("");
     let request = RequestInfo::parse(method, &path, &query).unwrap();
     let attributes = Attributes { user, request: &request };
-    policy.allows(attributes).map(str::to_owned).ok_or_else(|| policy.why_not(attributes))
+    let why = policy.allows(attributes).map(|why| why.strip_prefix("RBAC: allowed by ").unwrap().to_owned());
+    why.ok_or_else(|| policy.why_not(attributes))
 }
 
 #[test]
