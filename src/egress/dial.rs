@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::read_ahead::ReadAhead;
-use super::{Resolver, Upstream};
+use super::{Destination, Resolver, Upstream};
 use crate::process;
 
 /// The HTTP version ALPN chose with a backend.
@@ -120,6 +120,32 @@ pub(super) async fn dial(resolver: &Resolver, upstream: &Upstream, only_http1: b
             cause: format!("{}: not connected within {:?}", upstream.destination, upstream.connect_timeout),
         }),
     }
+}
+
+/// Opens a bare connection: no TLS, for what may be overheard.
+///
+/// # Errors
+/// A [`DialError`]; time-out included.
+pub async fn dial_plain(
+    resolver: &Resolver,
+    destination: &Destination,
+    patience: Duration,
+) -> Result<TcpStream, DialError> {
+    let fail = |phase, reason, why: &dyn std::fmt::Display| DialError {
+        phase,
+        reason,
+        cause: format!("{destination}: {why}"),
+    };
+    let attempt = async {
+        let addresses = resolver.addresses(destination).await;
+        let addresses = addresses.map_err(|error| fail(DialPhase::Resolve, "NameNotResolved", &error))?;
+        let connected = connect(&addresses, destination.port).await;
+        connected.map_err(|error| fail(DialPhase::Connect, crate::tls::classify(&error), &error))
+    };
+    let attempt = tokio::time::timeout(patience, attempt).await;
+    attempt.unwrap_or_else(|_| {
+        Err(fail(DialPhase::Connect, "ConnectTimeout", &format_args!("not connected within {patience:?}")))
+    })
 }
 
 /// The first address that answers, tried one after another with a head start each (happy eyeballs).

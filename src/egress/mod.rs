@@ -16,7 +16,7 @@ mod resolve;
 mod trust;
 
 pub use destination::{Destination, Host, Upstream};
-pub use dial::{DialError, DialPhase, Protocol, Timing};
+pub use dial::{DialError, DialPhase, Protocol, Timing, dial_plain};
 pub use endpoint::{Cause, Endpoint, SendError, Sent};
 pub use lease::Lease;
 pub use pool::{Pool, PoolReport};

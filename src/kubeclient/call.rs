@@ -109,8 +109,13 @@ impl Answer {
 
     /// What it says of itself, for the log.
     pub fn describe(&self) -> String {
+        self.describe_of("the API server")
+    }
+
+    /// The same of somebody who is no API server.
+    pub fn describe_of(&self, who: &str) -> String {
         let said = self.said();
-        let mut text = format!("the API server answered {}", self.status);
+        let mut text = format!("{who} answered {}", self.status);
         if !said.message.is_empty() {
             text.push_str(": ");
             text.extend(said.message.chars().filter(|letter| !letter.is_control()).take(300));
@@ -132,14 +137,21 @@ impl CallError {
     }
 }
 
+impl CallError {
+    /// What is wrong with somebody who may be no API server, for the log.
+    pub fn describe_of(&self, who: &str) -> String {
+        match self {
+            CallError::Unreachable(why) => format!("{who} cannot be reached: {why}"),
+            CallError::Broken(why) => format!("the connection to {who} broke: {why}"),
+            CallError::TimedOut(after) => format!("{who} did not answer within {after:?}"),
+            CallError::Nonsense(why) => format!("the answer of {who} cannot be read: {why}"),
+        }
+    }
+}
+
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CallError::Unreachable(why) => write!(f, "the API server cannot be reached: {why}"),
-            CallError::Broken(why) => write!(f, "the connection to the API server broke: {why}"),
-            CallError::TimedOut(after) => write!(f, "the API server did not answer within {after:?}"),
-            CallError::Nonsense(why) => write!(f, "the API server's answer cannot be read: {why}"),
-        }
+        f.write_str(&self.describe_of("the API server"))
     }
 }
 

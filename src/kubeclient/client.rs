@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
-use http::{HeaderValue, Method, Request};
+use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Answer, CallError, Kubeconfig, Patience, Source};
+use super::{Answer, CallError, Kubeconfig, Patience, Source, plain};
 use crate::egress::{Endpoint, Pool, Resolver, SendError, Sent, Upstream};
-use crate::message::Body;
+use crate::message::{Body, BodyError};
 use crate::process::{Follower, Problems};
 
 /// For name look-up, TCP and TLS together.
@@ -28,6 +28,7 @@ const ROUND: Duration = Duration::from_secs(1);
 /// Calls an API server over connections of its own, as its kubeconfig now says.
 pub struct Client {
     pool: Pool,
+    resolver: Resolver,
     source: Source,
     current: RefCell<Current>,
 }
@@ -41,9 +42,9 @@ struct Current {
 impl Client {
     /// A client of what `kubeconfig`, which was read from `source`, names. It must run on a `LocalSet`.
     pub fn new(source: impl Into<Source>, kubeconfig: Kubeconfig, resolver: Resolver) -> Rc<Client> {
-        let pool = Pool::new(resolver);
+        let pool = Pool::new(resolver.clone());
         let current = RefCell::new(Current::new(&pool, kubeconfig));
-        Rc::new(Client { pool, source: source.into(), current })
+        Rc::new(Client { pool, resolver, source: source.into(), current })
     }
 
     /// One call, as patient as `patience` says, and the whole answer whatever its status. `tried` is told of each
@@ -131,18 +132,18 @@ impl Client {
     }
 
     async fn attempt(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
+        let kubeconfig = self.current.borrow().kubeconfig.clone();
+        if kubeconfig.plain {
+            let request = request(&kubeconfig, method, &uri(&kubeconfig, path)?, body);
+            let response = plain::exchange(&self.resolver, &kubeconfig.destination, request).await?;
+            let (head, body) = response.into_parts();
+            return Ok(answer(&head, whole(body).await?));
+        }
         let Sent { response, mut lease, .. } = self.send(method, path, body).await?;
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(|error| {
-            if error.is::<http_body_util::LengthLimitError>() {
-                CallError::Nonsense(format!("it is longer than {LONGEST_ANSWER} bytes"))
-            } else {
-                CallError::Broken(error.to_string())
-            }
-        })?;
+        let body = whole(body).await?;
         lease.finished();
-        let asks_for_another = head.headers.contains_key(RETRY_AFTER);
-        Ok(Answer { status: head.status.as_u16(), body: body.to_bytes(), asks_for_another })
+        Ok(answer(&head, body))
     }
 
     async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Sent, CallError> {
@@ -150,28 +151,10 @@ impl Client {
             let current = self.current.borrow();
             (current.kubeconfig.clone(), current.endpoint.clone())
         };
-        // What is posted to the URL of a kubeconfig itself may have nothing but a query.
-        let slash = if kubeconfig.prefix.is_empty() && !path.starts_with('/') { "/" } else { "" };
-        let uri = format!("{}{slash}{path}", kubeconfig.prefix);
-        let uri = uri.parse().map_err(|error| CallError::Nonsense(format!("{uri} is no path: {error}")))?;
-        let make = || {
-            let mut request = Box::new(Request::new(body.clone().map_or(Body::Empty, Body::Full)));
-            *request.method_mut() = method.clone();
-            *request.uri_mut() = http::Uri::clone(&uri);
-            let headers = request.headers_mut();
-            headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-            headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
-            if body.is_some() {
-                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            }
-            if let Some(authorization) = &kubeconfig.authorization {
-                headers.insert(AUTHORIZATION, authorization.clone());
-            }
-            request
-        };
+        let uri = uri(&kubeconfig, path)?;
         let mut stale = 0;
         loop {
-            match endpoint.send(make()).await {
+            match endpoint.send(request(&kubeconfig, method.clone(), &uri, body.clone())).await {
                 Ok(sent) => return Ok(sent),
                 // A kept connection turned out to be closed; that says nothing about the server.
                 Err(SendError::NotSent { error, .. }) if error.reason == "ConnectionClosed" && stale < STALE => {
@@ -184,6 +167,49 @@ impl Client {
             }
         }
     }
+}
+
+fn uri(kubeconfig: &Kubeconfig, path: &str) -> Result<Uri, CallError> {
+    // What is posted to the URL of a kubeconfig itself may have nothing but a query, or nothing.
+    let slash = if kubeconfig.prefix.is_empty() && !path.starts_with('/') { "/" } else { "" };
+    let uri = format!("{}{slash}{path}", kubeconfig.prefix);
+    uri.parse().map_err(|error| CallError::Nonsense(format!("{uri} is no path: {error}")))
+}
+
+fn request(kubeconfig: &Kubeconfig, method: Method, uri: &Uri, body: Option<Bytes>) -> Box<Request<Body>> {
+    let has_body = body.is_some();
+    let mut request = Box::new(Request::new(body.map_or(Body::Empty, Body::Full)));
+    *request.method_mut() = method;
+    *request.uri_mut() = uri.clone();
+    let headers = request.headers_mut();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
+    if has_body {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    if let Some(authorization) = &kubeconfig.authorization {
+        headers.insert(AUTHORIZATION, authorization.clone());
+    }
+    request
+}
+
+/// A body to its end.
+async fn whole<B>(body: B) -> Result<Bytes, CallError>
+where
+    B: http_body::Body<Error: Into<BodyError>>,
+{
+    let read = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            CallError::Nonsense(format!("it is longer than {LONGEST_ANSWER} bytes"))
+        } else {
+            CallError::Broken(error.to_string())
+        }
+    })?;
+    Ok(read.to_bytes())
+}
+
+fn answer(head: &http::response::Parts, body: Bytes) -> Answer {
+    Answer { status: head.status.as_u16(), body, asks_for_another: head.headers.contains_key(RETRY_AFTER) }
 }
 
 impl Current {

@@ -22,6 +22,8 @@ pub struct Kubeconfig {
     /// What stands before every path; empty, or `/prefix`.
     pub(super) prefix: String,
     pub(super) tls: Arc<BackendTls>,
+    /// Whether it is spoken to without TLS.
+    pub(super) plain: bool,
     /// Marked as sensitive.
     pub(super) authorization: Option<HeaderValue>,
     /// The file itself and every file it names.
@@ -95,6 +97,15 @@ struct User {
 impl Kubeconfig {
     /// Reads the file's current context and every file that it names; all mistakes at once.
     pub fn load(path: &Path) -> Result<Kubeconfig, Problems> {
+        Kubeconfig::read(path, false)
+    }
+
+    /// The same of somebody whose answers decide nothing: it may be `http`, if no credentials go there.
+    pub(super) fn of_collector(path: &Path) -> Result<Kubeconfig, Problems> {
+        Kubeconfig::read(path, true)
+    }
+
+    fn read(path: &Path, may_be_plain: bool) -> Result<Kubeconfig, Problems> {
         let place = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|error| Problem::new(&place, format_args!("cannot be read: {error}")))?;
@@ -111,7 +122,8 @@ impl Kubeconfig {
             Problem::field(&place, if field == "." { "" } else { &field }, "not what a kubeconfig has there")
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
-        Reading { place, folder, problems: Problems::default(), files: vec![path.to_owned()] }.all(&written)
+        let (problems, files) = (Problems::default(), vec![path.to_owned()]);
+        Reading { place, folder, problems, files, may_be_plain }.all(&written)
     }
 
     /// What a pod knows of its cluster: the service account in `folder`, and variables of its `environment`.
@@ -141,7 +153,8 @@ impl Kubeconfig {
             }]),
             current_context: Some(name()),
         };
-        Reading { place: name(), folder, problems: Problems::default(), files: Vec::new() }.all(&written)
+        let (problems, files) = (Problems::default(), Vec::new());
+        Reading { place: name(), folder, problems, files, may_be_plain: false }.all(&written)
     }
 
     /// The API server, as `host:port`.
@@ -155,6 +168,7 @@ struct Reading<'p> {
     folder: &'p Path,
     problems: Problems,
     files: Vec<PathBuf>,
+    may_be_plain: bool,
 }
 
 impl Reading<'_> {
@@ -198,7 +212,12 @@ impl Reading<'_> {
         let (field, cluster) = cluster?;
         let server = self.server(&field, cluster);
         let authorities = self.authorities(&field, cluster);
-        let ((destination, prefix), authorities, (identity, authorization)) = (server?, authorities?, identity?);
+        let ((destination, prefix, plain), authorities, (identity, authorization)) = (server?, authorities?, identity?);
+        let credentials = matches!(identity, Some(Some(_))) || matches!(authorization, Some(Some(_)));
+        if plain && credentials {
+            let why = "must be https: the user's credentials are not sent to where everybody can read them";
+            return self.wrong(&format!("{field}.server"), why);
+        }
         let name = if cluster.tls_server_name.is_empty() {
             match &destination.host {
                 Host::Ip(ip) => ip.to_string(),
@@ -216,14 +235,14 @@ impl Reading<'_> {
         match BackendTls::new(&name, settings) {
             Ok(tls) => {
                 let (tls, authorization) = (Arc::new(tls), authorization?);
-                Some(Kubeconfig { destination, prefix, tls, authorization, files: Vec::new() })
+                Some(Kubeconfig { destination, prefix, tls, plain, authorization, files: Vec::new() })
             }
             Err(problem) => self.wrong(&field, problem),
         }
     }
 
     /// Where the API server is, and what stands before every path.
-    fn server(&mut self, field: &str, cluster: &Cluster) -> Option<(Destination, String)> {
+    fn server(&mut self, field: &str, cluster: &Cluster) -> Option<(Destination, String, bool)> {
         if !cluster.proxy_url.is_empty() {
             self.wrong::<()>(&format!("{field}.proxy-url"), "is not in this version yet");
         }
@@ -234,8 +253,10 @@ impl Reading<'_> {
                 return self.wrong(&field, format_args!("{:?}: use a URL such as https://host:6443", cluster.server));
             }
         };
+        let plain = uri.scheme_str() == Some("http");
         match uri.scheme_str() {
             Some("https") => {}
+            Some("http") if self.may_be_plain => {}
             Some("http") => return self.wrong(&field, "must be https: what it says decides who is let in"),
             _ => return self.wrong(&field, format_args!("{:?}: use a URL such as https://host:6443", cluster.server)),
         }
@@ -244,8 +265,8 @@ impl Reading<'_> {
         }
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
-        let destination = Destination { host, port: uri.port_u16().unwrap_or(443) };
-        Some((destination, uri.path().trim_end_matches('/').to_owned()))
+        let destination = Destination { host, port: uri.port_u16().unwrap_or(if plain { 80 } else { 443 }) };
+        Some((destination, uri.path().trim_end_matches('/').to_owned(), plain))
     }
 
     /// Who vouches for the API server; none for the system's roots.
@@ -493,6 +514,25 @@ mod tests {
                 "DIR/kubeconfig: clusters[1].cluster.certificate-authority-data: is not base64",
             ]
         );
+    }
+
+    #[test]
+    fn what_decides_nothing_may_be_overheard_but_not_with_credentials() {
+        let world = World::new();
+        let load = |user: &str| {
+            let _ = world.load("server: 'http://127.0.0.1:9765/k8s-audit'", user);
+            Kubeconfig::of_collector(&world.folder.path().join("kubeconfig"))
+        };
+        let plain = load("").ok().unwrap();
+        assert!(plain.plain && plain.prefix == "/k8s-audit" && plain.destination.port == 9765);
+        assert!(Kubeconfig::load(&world.folder.path().join("kubeconfig")).is_err());
+        for user in ["token: x", "client-certificate: me.crt, client-key: me.key"] {
+            let problems = load(user).err().unwrap();
+            assert!(
+                problems.to_string().contains("clusters[1].cluster.server: must be https: the user's"),
+                "{problems}"
+            );
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod call;
 mod client;
 mod kubeconfig;
+mod plain;
 mod remote;
 mod source;
 

@@ -11,6 +11,8 @@ use crate::process::Problems;
 pub enum Source {
     /// A kubeconfig.
     File(PathBuf),
+    /// A kubeconfig of a collector of events, which may be `http`: its answers decide nothing.
+    Collector(PathBuf),
     /// The pod that we run in: variables of its environment, and the files of its service account
     /// (`rest.InClusterConfig` of client-go).
     InCluster,
@@ -24,6 +26,7 @@ impl Source {
     pub fn load(&self) -> Result<Kubeconfig, Problems> {
         match self {
             Source::File(path) => Kubeconfig::load(path),
+            Source::Collector(path) => Kubeconfig::of_collector(path),
             Source::InCluster => {
                 Kubeconfig::in_cluster(Path::new(SERVICE_ACCOUNT), &|name| std::env::var(name).unwrap_or_default())
             }
@@ -40,7 +43,7 @@ impl From<PathBuf> for Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::File(path) => write!(f, "{}", path.display()),
+            Source::File(path) | Source::Collector(path) => write!(f, "{}", path.display()),
             Source::InCluster => f.write_str("in-cluster configuration"),
         }
     }
