@@ -39,6 +39,7 @@ pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
     page.apiservices(report, now);
     page.endpoints(report);
     page.certificates(report, now);
+    page.audit(report);
     page.problems(report);
     page.raw("<h2>More</h2><p>");
     for path in ["/readyz?verbose", "/livez?verbose", "/metrics", "/status.json", "/debug/connections", "/debug/tasks"]
@@ -188,6 +189,21 @@ impl Page {
         self.end_table();
     }
 
+    fn audit(&mut self, report: &StatusReport) {
+        if report.audit.is_empty() {
+            return;
+        }
+        self.table("Audit", &["Sink", "Waiting", "Dropped"]);
+        for sink in &report.audit {
+            self.raw("<tr>");
+            self.cell("", &sink.name);
+            self.cell("n", sink.waiting);
+            self.cell(if sink.dropped == 0 { "n" } else { "n bad" }, sink.dropped);
+            self.raw("</tr>");
+        }
+        self.end_table();
+    }
+
     fn problems(&mut self, report: &StatusReport) {
         let registry =
             "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p>";
@@ -228,7 +244,7 @@ impl Write for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{ApiServiceReport, Certificate, EndpointReport};
+    use super::super::report::{ApiServiceReport, AuditSink, Certificate, EndpointReport};
     use super::*;
 
     #[test]
@@ -257,6 +273,7 @@ mod tests {
             }],
             authorizers: vec![hostile.clone()],
             file_problems: vec![hostile.clone()],
+            audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],
             registry_problems: vec![hostile.clone()],
             not_ready: vec![hostile.clone()],
             log_level: hostile,

@@ -26,6 +26,8 @@ pub struct StatusReport {
     pub authorizers: Vec<String>,
     /// Mistakes in other files that changed, each as it was logged; what they said before is in use.
     pub file_problems: Vec<String>,
+    /// Where audit events go; empty when nothing is audited.
+    pub audit: Vec<AuditSink>,
     /// Mistakes in the registry, each as it was logged; the last good state is in use.
     pub registry_problems: Vec<String>,
     /// Readiness checks that fail, as `name: why`.
@@ -82,6 +84,18 @@ pub struct Certificate {
     pub names: Vec<String>,
     /// When it ends, from [`timestamp`].
     pub not_after: String,
+}
+
+/// One place where audit events go.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuditSink {
+    /// `log` or `webhook`.
+    pub name: String,
+    /// Events that are not written or delivered yet.
+    pub waiting: u64,
+    /// Events for which there was no room, since the process started.
+    pub dropped: u64,
 }
 
 impl StatusReport {

@@ -121,6 +121,16 @@ impl<'a> Reading<'a> {
         usize::try_from(self.count(name, u64::from(u32::MAX))).unwrap_or(usize::MAX)
     }
 
+    /// A count of things of which there is at least one.
+    pub(super) fn positive_size(&mut self, name: &str) -> usize {
+        let before = self.mistakes.problems.0.len();
+        let size = self.size(name);
+        if size == 0 && self.mistakes.problems.0.len() == before {
+            self.problem(name, "must be more than nothing");
+        }
+        size
+    }
+
     /// A number between `least` and `most`.
     pub(super) fn fraction(&mut self, name: &str, least: f64, most: f64) -> f64 {
         let number = self.parse(name, |text| text.parse::<f64>().map_err(|_| "use a number")).unwrap_or(least);

@@ -7,7 +7,7 @@ use super::flag::{Flag, Group};
 use super::gateway::flags;
 use super::reading::{Mistakes, Reading};
 use super::value;
-use crate::observe::{access, log};
+use crate::observe::{access, audit, log};
 
 /// What the operator sees of a serving role.
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub struct Seen {
     pub log: log::Settings,
     /// The access log.
     pub access: access::Settings,
+    /// The audit, if there is to be one.
+    pub audit: Option<audit::Settings>,
     /// Where the operator's own listener stands, unless it is turned off.
     pub admin_address: Option<SocketAddr>,
 }

@@ -112,7 +112,7 @@ impl Body for Relayed {
                     hop_by_hop::strip_trailers(trailers);
                 }
                 if let Some(data) = frame.data_ref() {
-                    this.record.sent(data.len());
+                    this.record.sends(data);
                     this.between_events = data.last().is_none_or(|byte| *byte == b'\n');
                 }
                 // hyper never asks again once this is so: the end must be seen here.

@@ -1,6 +1,5 @@
 //! From a permitted request to the backend's answer.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use crate::authorize::Permit;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
 use crate::message::{Blame, Body, Received, Refusal, hop_by_hop};
-use crate::observe::access::{AccessRecord, Opening};
+use crate::observe::access::{AccessRecord, Opening, Receipt};
 use crate::process::within;
 use crate::registry;
 
@@ -88,7 +87,7 @@ pub async fn send(
         return Box::pin(upgrade).await;
     }
     let Prepared { request, copy, source, safe, again } =
-        match prepare(request, path_and_query, backend, &origin, identity_headers, || record.received()) {
+        match prepare(request, path_and_query, backend, &origin, identity_headers, || record.receipt()) {
             Ok(prepared) => prepared,
             Err(refusal) => return Err((refusal, record)),
         };
@@ -130,7 +129,7 @@ pub async fn send(
         rewrite::compact(&mut parts.headers);
     }
     rewrite::response(&mut parts.headers);
-    record.status(parts.status.as_u16());
+    record.answers(parts.status.as_u16(), &parts.headers, from.size_hint().exact());
     let limit = match timeout {
         Some(timeout) => {
             // The connection holds the client to it too: hyper asks a body for nothing while its client takes
@@ -166,11 +165,11 @@ fn prepare<'o>(
     backend: &Backend,
     origin: &'o Origin<'o>,
     identity_headers: &Arc<IdentityHeaders>,
-    received: impl FnOnce() -> Rc<Cell<u64>>,
+    receipt: impl FnOnce() -> Rc<Receipt>,
 ) -> Result<Prepared<'o>, Refusal> {
     let (mut parts, body) = request.into_parts();
     let most = backend.api_service().settings.max_request_bytes;
-    let source = Source::of(body, most, identity_headers, received);
+    let source = Source::of(body, most, identity_headers, receipt);
     let body = source.as_ref().and_then(Source::body).unwrap_or_default();
     let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let again = match backend.api_service().settings.retry {

@@ -115,7 +115,7 @@ pub(super) async fn upgrade(
                 () = place.ending() => End::Drained,
                 () = tunnel.cut() => End::Cut,
             };
-            record.received().set(counts.get().from_client);
+            record.receipt().carried(counts.get().from_client);
             record.sent(counts.get().from_backend as usize);
             record.ended(end);
         });
@@ -132,7 +132,7 @@ pub(super) async fn upgrade(
     rewrite::response(&mut parts.headers);
     // What the client sent behind its request was meant for a tunnel that there is not.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    record.status(status.as_u16());
+    record.answers(status.as_u16(), &parts.headers, None);
     let limit = Limit::Process(streams.enter());
     Ok(Response::from_parts(
         parts,

@@ -14,6 +14,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use crate::authenticate::IdentityHeaders;
 use crate::message::hop_by_hop::remove_where;
 use crate::message::{Body, BodyError, Received, hop_by_hop};
+use crate::observe::access::Receipt;
 
 /// How much of a body is kept until the backend answers. Nearly every object of an API is smaller.
 const KEPT: usize = 64 << 10;
@@ -38,7 +39,7 @@ pub(super) struct Source {
     lost: Cell<bool>,
     /// The try that may read; one before it is over, even if its connection does not know it yet.
     try_: Cell<u32>,
-    received: Rc<Cell<u64>>,
+    receipt: Rc<Receipt>,
     most: u64,
     fault: Cell<Option<Fault>>,
     identity: Arc<IdentityHeaders>,
@@ -54,13 +55,13 @@ pub(super) enum Fault {
 }
 
 impl Source {
-    /// The body to send on, without `identity` in its trailers; none when there is nothing to send. `received`
+    /// The body to send on, without `identity` in its trailers; none when there is nothing to send. `receipt`
     /// is asked for only if there is.
     pub(super) fn of(
         from: Received,
         most: Option<u64>,
         identity: &Arc<IdentityHeaders>,
-        received: impl FnOnce() -> Rc<Cell<u64>>,
+        receipt: impl FnOnce() -> Rc<Receipt>,
     ) -> Option<Rc<Source>> {
         if from.is_end_stream() {
             return None;
@@ -72,7 +73,7 @@ impl Source {
             ended: Cell::new(false),
             lost: Cell::new(false),
             try_: Cell::new(0),
-            received: received(),
+            receipt: receipt(),
             most: most.unwrap_or(u64::MAX),
             fault: Cell::new(None),
             identity: identity.clone(),
@@ -114,8 +115,7 @@ impl Source {
             *self.trailers.borrow_mut() = Some(trailers.clone());
         }
         if let Some(data) = frame.data_ref() {
-            let total = self.received.get() + data.len() as u64;
-            self.received.set(total);
+            let total = self.receipt.passes(data);
             if total > self.most {
                 self.fault.set(Some(Fault::TooLarge));
                 return Poll::Ready(Some(Err("the request's body is too large".into())));

@@ -176,6 +176,9 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         row
     });
     table(&mut out, &columns, rows.collect());
+    let rows =
+        report.audit.iter().map(|sink| vec![sink.name.clone(), sink.waiting.to_string(), sink.dropped.to_string()]);
+    table(&mut out, &["AUDIT", "WAITING", "DROPPED"], rows.collect());
     for (head, problems) in [
         ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
         ("Mistakes in files; what they said before is in use:", &report.file_problems),
@@ -223,7 +226,7 @@ fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::{ApiServiceReport, Certificate, EndpointReport};
+    use crate::admin::{ApiServiceReport, AuditSink, Certificate, EndpointReport};
 
     fn report() -> StatusReport {
         StatusReport {
@@ -264,6 +267,7 @@ mod tests {
             }],
             authorizers: vec!["Webhook guard".into(), "RBAC rbac".into()],
             file_problems: vec!["authorization.yaml: authorizers[0].name: needed".into()],
+            audit: vec![AuditSink { name: "webhook".into(), waiting: 12, dropped: 3 }],
             registry_problems: vec!["bad.yaml#2: spec.group: missing".into()],
             log_level: "info".into(),
             ..StatusReport::default()
@@ -288,6 +292,9 @@ v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints) 
 
 CERTIFICATE                SUBJECT      ENDS
 /etc/narthex/serving.crt   CN=gateway   in 30d
+
+AUDIT     WAITING   DROPPED
+webhook   12        3
 
 Mistakes in the registry; the last good state of these objects is in use:
   bad.yaml#2: spec.group: missing

@@ -6,6 +6,7 @@
 
 mod abuse;
 mod answers;
+mod audit;
 mod authorizers;
 mod backend;
 mod bodies;

@@ -1,5 +1,6 @@
 //! The gateway's configuration: from what was written to the settings of each module.
 
+mod audit;
 mod behind;
 mod delegated;
 pub mod flags;
@@ -86,6 +87,7 @@ impl Arguments<Gateway> {
             seen: Seen {
                 log: seen::log_settings(&mut reading),
                 access: seen::access(&mut reading),
+                audit: audit::audit(&mut reading),
                 admin_address: seen::admin_address(&mut reading),
             },
         };
@@ -350,6 +352,43 @@ mod tests {
                 false,
             ),
             (
+                &["--audit-policy-file=p.yaml"],
+                "--audit-policy-file: audits nothing without --audit-log-path or --audit-webhook-config-file",
+                false,
+            ),
+            (&["--audit-log-path=a.log"], "--audit-log-path: gets nothing without --audit-policy-file", false),
+            (
+                &["--audit-webhook-config-file=k"],
+                "--audit-webhook-config-file: gets nothing without --audit-policy-file",
+                false,
+            ),
+            (&["--audit-log-maxage=7"], "--audit-log-maxage: not used without --audit-log-path", false),
+            (
+                &["--audit-webhook-batch-max-size=7"],
+                "--audit-webhook-batch-max-size: not used without --audit-webhook-config-file",
+                false,
+            ),
+            (
+                &["--audit-policy-file=p", "--audit-log-path=-", "--audit-log-maxbackup=-1"],
+                "--audit-log-maxbackup: must not be negative",
+                false,
+            ),
+            (
+                &["--audit-policy-file=p", "--audit-log-path=-", "--audit-log-format=yaml"],
+                "--audit-log-format: \"yaml\" is not supported; use json or legacy",
+                false,
+            ),
+            (
+                &["--audit-policy-file=p", "--audit-webhook-config-file=k", "--audit-webhook-mode=blocking"],
+                "--audit-webhook-mode: \"blocking\" is not supported; use batch",
+                false,
+            ),
+            (
+                &["--audit-policy-file=p", "--audit-webhook-config-file=k", "--audit-webhook-batch-buffer-size=0"],
+                "--audit-webhook-batch-buffer-size: must be more than nothing",
+                false,
+            ),
+            (
                 &["--admin-address=6480"],
                 "--admin-address: \"6480\": use an address and a port, such as 127.0.0.1:6480 or [::1]:6480",
                 true,
@@ -363,6 +402,46 @@ mod tests {
         for (line, expected, command_line) in cases {
             assert_eq!(mistakes(line), ((*expected).to_owned(), *command_line), "{line:?}");
         }
+    }
+
+    #[test]
+    fn the_audit_is_as_upstream_has_it() {
+        let audit = |line: &[&str]| read(line, &[]).unwrap().seen.audit.unwrap();
+        let policy = "--audit-policy-file=p.yaml";
+        let both = audit(&[policy, "--audit-log-path=-", "--audit-webhook-config-file=k"]);
+        insta::assert_debug_snapshot!(both, @r#"
+        Settings {
+            policy_file: "p.yaml",
+            log: Some(
+                LogSettings {
+                    path: None,
+                    format: Json,
+                    max_age: 366,
+                    max_backups: 100,
+                    max_size: 100,
+                },
+            ),
+            webhook: Some(
+                WebhookSettings {
+                    config_file: "k",
+                    buffer: 10000,
+                    batch: 400,
+                    wait: 30s,
+                    throttle: Some(
+                        (
+                            10.0,
+                            15,
+                        ),
+                    ),
+                    backoff: 10s,
+                },
+            ),
+        }
+        "#);
+        let log = audit(&[policy, "--audit-log-path=a.log", "--audit-log-format=legacy", "--audit-log-maxsize=0"]);
+        assert_eq!(log.log.unwrap().path, Some(PathBuf::from("a.log")));
+        let webhook = ["--audit-webhook-config-file=k", "--audit-webhook-batch-throttle-enable=false"];
+        assert_eq!(audit(&[policy, webhook[0], webhook[1]]).webhook.unwrap().throttle, None);
     }
 
     #[test]

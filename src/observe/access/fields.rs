@@ -59,7 +59,7 @@ impl Open {
             line.micros("body_us", body);
         }
         line.micros("total_us", took);
-        line.number("in", self.received.as_ref().map_or(0, |received| received.get()));
+        line.number("in", self.receipt.as_ref().map_or(0, |receipt| receipt.bytes()));
         line.number("out", self.sent);
         if self.retries > 0 {
             line.number("retries", u64::from(self.retries));

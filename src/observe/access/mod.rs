@@ -6,6 +6,7 @@
 
 mod fields;
 mod line;
+mod receipt;
 mod record;
 mod writer;
 
@@ -13,6 +14,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 pub use line::Form;
+pub use receipt::Receipt;
 pub use record::{AccessRecord, End, Opening};
 pub use writer::AccessLog;
 

@@ -1,17 +1,17 @@
 //! A record while its request runs, and what becomes of it at the end.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::header::{HeaderValue, USER_AGENT};
-use http::{Method, Request, Uri, Version};
+use http::{HeaderMap, Method, Request, Uri, Version};
 
-use super::{Mode, Worker};
+use super::{Mode, Receipt, Worker};
 use crate::kubeapi::User;
 use crate::message::{Blame, Refusal};
+use crate::observe::audit::{Audited, Auditor, Begin, Known as Facts};
 use crate::observe::metrics::{BackendPhase, Ended, Endpoint, Known, RequestLabels, Retry, Series, Service, Verb};
 
 /// A request that takes longer is written under [`Mode::Errors`], unless it is long-running.
@@ -35,7 +35,7 @@ pub enum End {
 }
 
 impl End {
-    pub(super) fn as_str(self) -> &'static str {
+    pub(in crate::observe) fn as_str(self) -> &'static str {
         match self {
             End::Complete => "complete",
             End::ClientGone => "client-gone",
@@ -82,10 +82,12 @@ pub(super) struct Open {
     pub(super) answered: Option<Duration>,
     pub(super) status: u16,
     pub(super) sent: u64,
-    pub(super) received: Option<Rc<Cell<u64>>>,
+    pub(super) receipt: Option<Rc<Receipt>>,
     pub(super) retries: u32,
     pub(super) end: End,
     pub(super) refusal: Option<Refused>,
+    /// There if it is to be audited.
+    pub(super) audited: Option<Box<Audited>>,
 }
 
 #[derive(Clone, Copy)]
@@ -125,10 +127,11 @@ impl Worker {
             answered: None,
             status: 0,
             sent: 0,
-            received: None,
+            receipt: None,
             retries: 0,
             end: End::ClientGone,
             refusal: None,
+            audited: None,
         }))
     }
 }
@@ -149,14 +152,42 @@ impl AccessRecord {
         self.0.audit_id = Some(id);
     }
 
+    /// Has `auditor` judge the request, and begin with what is to be written of it; once, and while its headers are
+    /// still the client's.
+    pub fn audit(&mut self, auditor: &Arc<Auditor>, begin: &Begin<'_>) {
+        let open = &mut *self.0;
+        let known = Facts {
+            id: open.audit_id.as_ref(),
+            method: &open.method,
+            uri: &open.uri,
+            agent: open.agent.as_ref(),
+            client: open.client.ip(),
+            began: open.began,
+        };
+        open.audited = auditor.begin(begin, &known);
+        if let Some(audited) = &open.audited
+            && let Some(copy) = audited.request(begin.headers)
+        {
+            open.receipt = Some(Rc::new(Receipt::copied(Some(copy))));
+        }
+    }
+
+    /// What is audited of it, if anything is.
+    pub fn audited(&mut self) -> Option<&mut Audited> {
+        self.0.audited.as_deref_mut()
+    }
+
     /// Who asks.
     pub fn user(&mut self, user: &Arc<User>) {
         self.0.user = Some(user.clone());
     }
 
-    /// As whom they act.
-    pub fn impersonated(&mut self, user: &Arc<User>) {
+    /// As whom they act; `constraint` is the verb of constrained impersonation that allowed it.
+    pub fn impersonated(&mut self, user: &Arc<User>, constraint: Option<&'static str>) {
         self.0.impersonated = Some(user.clone());
+        if let Some(audited) = &mut self.0.audited {
+            audited.impersonates(user, constraint);
+        }
     }
 
     /// What is asked for; from now on the request is in flight, or long-running. `known` as for
@@ -204,16 +235,35 @@ impl AccessRecord {
     /// The status code the client gets.
     pub fn status(&mut self, code: u16) {
         self.0.status = code;
+        if let Some(audited) = &mut self.0.audited {
+            audited.started(code);
+        }
     }
 
-    /// Bytes of body that went to the client, added up.
+    /// The head of the answer that the client gets is here; its body has `length` bytes if that is known.
+    pub fn answers(&mut self, code: u16, headers: &HeaderMap, length: Option<u64>) {
+        if let Some(audited) = &mut self.0.audited {
+            audited.answers(code, headers, length);
+        }
+        self.status(code);
+    }
+
+    /// A piece of body that goes to the client.
+    pub fn sends(&mut self, data: &[u8]) {
+        self.sent(data.len());
+        if let Some(audited) = &mut self.0.audited {
+            audited.sends(data);
+        }
+    }
+
+    /// Bytes that went to the client, added up.
     pub fn sent(&mut self, bytes: usize) {
         self.0.sent += bytes as u64;
     }
 
-    /// Where the bytes of the request's body are added up; ask only if there is a body.
-    pub fn received(&mut self) -> Rc<Cell<u64>> {
-        self.0.received.get_or_insert_default().clone()
+    /// Where the request's body passes; ask only if there is a body.
+    pub fn receipt(&mut self) -> Rc<Receipt> {
+        self.0.receipt.get_or_insert_default().clone()
     }
 
     /// It goes to a backend once more.
@@ -228,6 +278,9 @@ impl AccessRecord {
     pub fn refused(&mut self, refusal: &Refusal) {
         let status = refusal.status();
         self.0.status = status.code;
+        if let Some(audited) = &mut self.0.audited {
+            audited.refused(status);
+        }
         let cause = if refusal.cause().is_empty() { &status.message } else { refusal.cause() };
         self.0.refusal = Some(Refused { blame: refusal.blame(), reason: status.reason, cause: cause.into() });
     }
@@ -313,6 +366,10 @@ impl Drop for Open {
             self.end = End::Cut;
         }
         self.count(took, body);
+        if let Some(audited) = self.audited.take() {
+            let request = self.receipt.as_ref().and_then(|receipt| receipt.take());
+            audited.end(self.status, self.end, request);
+        }
         if self.is_written(took) {
             self.worker.sink.write(|out| self.write(out, took, body));
         }
@@ -385,14 +442,14 @@ mod tests {
         let mut record = world.begin();
         record.audit_id(HeaderValue::from_static("b7f4"));
         record.user(&Arc::new(User { name: "jane".into(), groups: vec!["dev".into()], ..User::default() }));
-        record.impersonated(&Arc::new(User { name: "bob".into(), ..User::default() }));
+        record.impersonated(&Arc::new(User { name: "bob".into(), ..User::default() }), None);
         record.asks(&watch(), true, |_| Known::Resource);
         record.service(&world.worker.metrics().service("v1.example.narthex.dev"));
         record.endpoint(&world.worker.metrics().endpoint("v1.example.narthex.dev", "10.0.0.1:443"));
         record.admitted();
         record.answered(Some(Opening { dial: Duration::from_micros(7), tls: Duration::from_micros(8) }));
         record.status(200);
-        record.received().set(5);
+        record.receipt().carried(5);
         record.sent(3);
         record.sent(4);
         record.retried(Retry::StaleConnection);

@@ -3,6 +3,7 @@
 //! What every request touches is counted in [`WorkerMetrics`], one for each worker thread; what
 //! changes now and then is told to [`Metrics`] itself. A scrape adds the workers up.
 
+mod audit;
 mod authorization;
 mod backend;
 mod cell;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+pub(in crate::observe) use audit::{AuditCounts, AuditLoss};
 pub use authorization::{Authorization, Decisions, RoundTrip, Webhook};
 pub use backend::{ConnectionCount, Endpoint, Service};
 pub use impersonation::{Impersonation, Impersonations};
@@ -51,6 +53,7 @@ pub struct Metrics {
     reviews: Reviews,
     impersonations: Impersonations,
     authorization: Authorization,
+    audit: AuditCounts,
 }
 
 /// The state of an APIService's circuit; the number is the metric's value.
@@ -91,6 +94,7 @@ impl Metrics {
             reviews: Reviews::default(),
             impersonations: Impersonations::default(),
             authorization: Authorization::default(),
+            audit: AuditCounts::default(),
         })
     }
 
@@ -116,6 +120,11 @@ impl Metrics {
     /// What is counted of authorizers that a configuration names.
     pub fn authorization(&self) -> &Authorization {
         &self.authorization
+    }
+
+    /// What is counted of audit events.
+    pub(in crate::observe) fn audit(&self) -> &AuditCounts {
+        &self.audit
     }
 
     /// A client's TLS handshake failed.

@@ -22,6 +22,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
 
     aggregator(metrics, &mut text);
     metrics.authorization.render(&mut text);
+    metrics.audit.render(&mut text);
     sums.requests(metrics, &mut text);
     text.family(
         "authenticated_user_requests",

@@ -21,6 +21,7 @@ use crate::availability::{self, Board};
 use crate::discovery::{Discovery, Documents, Known, Own};
 use crate::egress::Pool;
 use crate::forward::Stamp;
+use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Index, OpenApi};
 use crate::process::{Drain, Phase, Published, Publisher};
@@ -51,6 +52,7 @@ pub(super) struct Control {
     /// With `--serve-delegation`.
     pub(super) speaker: Option<(Speaker, Publisher<ConfigMap>)>,
     pub(super) mistakes: Mistakes,
+    pub(super) audit: Option<(audit::PolicyFile, Publisher<audit::Policy>)>,
     pub(super) resolver: settings::ResolverChoice,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
@@ -95,6 +97,9 @@ impl Control {
         }
         if let Some((speaker, publisher)) = self.speaker {
             spawn_local(speaker.follow(publisher, drain()));
+        }
+        if let Some((file, publisher)) = self.audit {
+            spawn_local(file.follow(publisher, self.mistakes.of("audit"), drain()));
         }
         if let Some(directory) = self.directory {
             spawn_local(directory.follow(self.registry_publisher, drain(), |_| {}));

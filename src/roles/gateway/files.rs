@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::auditing::AuditFiles;
 use super::delegation::Kubeconfigs;
 use super::settings;
 use crate::authenticate::jwt::ConfigurationFile;
@@ -26,6 +27,7 @@ pub struct Files {
     pub(super) authorization: Option<authorize::ConfigurationFile>,
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
+    pub(super) audit: Option<AuditFiles>,
 }
 
 impl Files {
@@ -47,6 +49,7 @@ impl Files {
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
+        let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
         let (
             Some(serving),
             Some(identity),
@@ -57,7 +60,19 @@ impl Files {
             Some(authorization),
             Some(request_headers),
             Some(kubeconfigs),
-        ) = (serving, identity, registry, tokens, authentication, policy, authorization, request_headers, kubeconfigs)
+            Some(audit),
+        ) = (
+            serving,
+            identity,
+            registry,
+            tokens,
+            authentication,
+            policy,
+            authorization,
+            request_headers,
+            kubeconfigs,
+            audit,
+        )
         else {
             return Err(problems);
         };
@@ -71,6 +86,7 @@ impl Files {
             authorization,
             request_headers,
             kubeconfigs,
+            audit,
         })
     }
 }

@@ -17,7 +17,7 @@ use crate::authorize::{self, Permit, ReviewBody, SelfReview};
 use crate::availability::report::Reports;
 use crate::kubeapi::{Query, Status};
 use crate::message::{Blame, Body, BodyError, Received, Refusal};
-use crate::observe::access::{AccessRecord, End};
+use crate::observe::access::{AccessRecord, End, Receipt};
 use crate::observe::metrics::Format;
 use crate::reviewer::{self, Question, Reviewer};
 use crate::route::{Route, Table};
@@ -101,8 +101,9 @@ pub(super) async fn self_review(
     review: SelfReview,
     permit: &Permit<'_>,
     request: Request<Received>,
+    receipt: &Receipt,
 ) -> Result<Response<Body>, Refusal> {
-    let body = review_body(permit, review.body(), request).await?;
+    let body = review_body(permit, review.body(), request, receipt).await?;
     let answer = review.answer(&connection.worker.shared.authorizer, permit.user(), &body).await;
     answer.map(|answer| created(&answer)).map_err(|status| Refusal::new(Blame::Client, status))
 }
@@ -118,12 +119,13 @@ pub(super) async fn backend_s_question(
     permit: &Permit<'_>,
     query: &Query<'_>,
     request: Request<Received>,
+    receipt: &Receipt,
 ) -> Result<Response<Body>, Refusal> {
     let shared = &*connection.worker.shared;
     let Some(form) = question.body() else {
         return reviewer::answer_config_map(reviewer, permit.request(), query, request.headers());
     };
-    let body = review_body(permit, form, request).await?;
+    let body = review_body(permit, form, request, receipt).await?;
     let answer = match question {
         Question::Token => reviewer::token_review(&shared.authenticator, &body).await,
         Question::Access | Question::Trust => authorize::subject_access_review(&shared.authorizer, &body).await,
@@ -132,7 +134,12 @@ pub(super) async fn backend_s_question(
 }
 
 /// The body of a question, as JSON.
-async fn review_body(permit: &Permit<'_>, form: ReviewBody, request: Request<Received>) -> Result<Vec<u8>, Refusal> {
+async fn review_body(
+    permit: &Permit<'_>,
+    form: ReviewBody,
+    request: Request<Received>,
+    receipt: &Receipt,
+) -> Result<Vec<u8>, Refusal> {
     let refuse = |status| Refusal::new(Blame::Client, status);
     if permit.request().verb != "create" {
         let message = "the server does not allow this method on the requested resource";
@@ -149,7 +156,9 @@ async fn review_body(permit: &Permit<'_>, form: ReviewBody, request: Request<Rec
         }
     })?;
     let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    form.read(kind, &body.to_bytes()).map_err(refuse)
+    let body = body.to_bytes();
+    receipt.passes(&body);
+    form.read(kind, &body).map_err(refuse)
 }
 
 fn created(answer: &serde_json::Value) -> Response<Body> {
@@ -265,8 +274,7 @@ impl http_body::Body for Recorded {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                let bytes = frame.data_ref().map_or(0, Bytes::len);
-                self.record.sent(bytes);
+                self.record.sends(frame.data_ref().map_or(&[], |data| data));
             }
             Poll::Ready(None) => self.record.ended(End::Complete),
             _ => {}

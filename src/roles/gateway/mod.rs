@@ -5,6 +5,7 @@
 //! them are published snapshots ([`shared::Shared`]).
 
 mod asker;
+mod auditing;
 mod connection;
 mod control;
 mod delegation;

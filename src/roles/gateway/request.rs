@@ -17,6 +17,7 @@ use crate::forward::{Origin, Outbound, send};
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Accept, Blame, Body, Received, Refusal, hop_by_hop, respond};
 use crate::observe::access::{AccessRecord, End};
+use crate::observe::audit::Begin;
 use crate::observe::metrics::{Authentication, DryRun, Known, RequestLabels, Scope, Verb};
 use crate::process::{Phase, within};
 use crate::reviewer::Question;
@@ -113,8 +114,16 @@ async fn relay(
         });
     record.asks(&labels(&method, &info, &query, request.headers()), long_running, |_| known(connection, &info, route));
 
+    // What is to be written of it for those who have to know later, as soon as it is known who asks.
+    let audit = |record: &mut AccessRecord, user: Option<&Arc<User>>, headers: &HeaderMap, unauthenticated: bool| {
+        if let Some(auditor) = &shared.auditor {
+            record.audit(auditor, &Begin { info: &info, user, headers, long_running, unauthenticated });
+        }
+    };
+
     // Health is for whoever asks: a load balancer has no credentials.
     if let Some(response) = local::health(shared, &method, path.decoded(), uri.query()) {
+        audit(&mut record, None, request.headers(), false);
         return Ok(done(record, response));
     }
     // Who watches us may go on looking (`pkg/server/filters/with_retry_after.go`).
@@ -129,10 +138,17 @@ async fn relay(
     let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
     let authenticated = match due {
         None => authenticating.await,
-        Some(due) => attempt!(in_time(due, Box::pin(authenticating)).await),
+        Some(due) => {
+            let in_time = in_time(due, Box::pin(authenticating)).await;
+            attempt!(in_time.inspect_err(|_| audit(&mut record, None, request.headers(), false)))
+        }
     };
     let metrics = worker.reports.metrics();
-    let who = attempt!(authenticated.inspect_err(|nobody| metrics.authenticated(nobody.result(), None)));
+    let who = attempt!(authenticated.inspect_err(|nobody| {
+        metrics.authenticated(nobody.result(), None);
+        audit(&mut record, None, request.headers(), true);
+    }));
+    audit(&mut record, Some(who.user()), request.headers(), false);
     metrics.authenticated(Authentication::Success, Some(&who.name));
     record.user(who.user());
     connection.let_in();
@@ -144,15 +160,22 @@ async fn relay(
         None => attempt!(Box::pin(impersonate(connection, &who, request.headers_mut(), &info, due)).await),
     };
     if let Some(impersonated) = actor.impersonated() {
-        record.impersonated(&impersonated.user);
+        record.impersonated(&impersonated.user, impersonated.constraint);
     }
 
     // May they.
     let authorizing = shared.authorizer.authorize(&actor, info);
-    let permit = attempt!(match due {
+    let authorized = match due {
         None => authorizing.await,
         Some(due) => attempt!(in_time(due, Box::pin(authorizing)).await),
-    });
+    };
+    if let Some(audited) = record.audited() {
+        match &authorized {
+            Ok(permit) => audited.allowed(permit.why()),
+            Err(denied) => audited.denied(denied.forbidden()),
+        }
+    }
+    let permit = attempt!(authorized);
     let (info, user) = (permit.request(), permit.user());
 
     // Not more at once than we were told. What a backend asks while it answers a request takes no place: that request
@@ -172,14 +195,15 @@ async fn relay(
     let route = route.or_else(|| local::openapi_owner(shared, &table, path.decoded()));
     let Some(route) = route else {
         if let Some(review) = SelfReview::asked(info) {
-            let answer = Box::pin(local::self_review(connection, review, &permit, *request)).await;
+            let receipt = record.receipt();
+            let answer = Box::pin(local::self_review(connection, review, &permit, *request, &receipt)).await;
             let response = attempt!(answer);
             return Ok(done(record, warned(response, warning)));
         }
         if let Some((reviewer, question)) = question {
-            let answer =
-                Box::pin(local::backend_s_question(connection, reviewer, question, &permit, &query, *request)).await;
-            let response = attempt!(answer);
+            let receipt = record.receipt();
+            let asked = local::backend_s_question(connection, reviewer, question, &permit, &query, *request, &receipt);
+            let response = attempt!(Box::pin(asked).await);
             return Ok(done(record, warned(response, warning)));
         }
         let response = attempt!(local::answer(connection, &permit, &method, &uri, &query, request.headers()));
@@ -240,7 +264,7 @@ fn warned(mut response: Response<Body>, warning: Option<&'static str>) -> Respon
 fn done(mut record: AccessRecord, response: Response<Body>) -> Response<Body> {
     if let Body::Stream(_) = response.body() {
         // A watch of our own objects: the record lives as long as it does.
-        record.status(response.status().as_u16());
+        record.answers(response.status().as_u16(), response.headers(), None);
         return response.map(|body| local::recorded(body, record));
     }
     finish(record, &response);
@@ -248,9 +272,9 @@ fn done(mut record: AccessRecord, response: Response<Body>) -> Response<Body> {
 }
 
 fn finish(mut record: AccessRecord, response: &Response<Body>) {
-    record.status(response.status().as_u16());
+    record.answers(response.status().as_u16(), response.headers(), None);
     if let Body::Full(bytes) = response.body() {
-        record.sent(bytes.len());
+        record.sends(bytes);
     }
     record.ended(End::Complete);
 }

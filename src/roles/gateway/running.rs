@@ -11,6 +11,7 @@ use crate::admin::Admin;
 use crate::config::GatewayConfig;
 use crate::config::gateway::Shutdown;
 use crate::observe::access::AccessLog;
+use crate::observe::audit;
 use crate::process::{Drainer, Phase};
 
 /// What is cut gets this long to say so to both sides, and in its record.
@@ -18,6 +19,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether an API is known by now.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// For the sinks of audit events to take what is left.
+const FLUSH: Duration = Duration::from_secs(5);
 
 /// A running gateway.
 pub struct Running {
@@ -30,8 +34,13 @@ pub struct Running {
     /// Those that accept and serve; the others end by themselves once these have.
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
-    /// What was recorded last is written before the process ends.
-    access_log: Arc<AccessLog>,
+    logs: Logs,
+}
+
+/// What was recorded last is written before the process ends.
+pub(super) struct Logs {
+    pub(super) access: Arc<AccessLog>,
+    pub(super) audit: Option<audit::Ending>,
 }
 
 impl Running {
@@ -42,7 +51,7 @@ impl Running {
         config: &GatewayConfig,
         threads: Vec<JoinHandle<()>>,
         shared: Arc<Shared>,
-        access_log: Arc<AccessLog>,
+        logs: Logs,
     ) -> Running {
         Running {
             address,
@@ -52,7 +61,7 @@ impl Running {
             request_timeout: config.forwarding.request_timeout,
             threads,
             shared,
-            access_log,
+            logs,
         }
     }
 
@@ -80,8 +89,8 @@ impl Running {
     }
 
     /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
-    pub fn until_signal(self) -> ExitCode {
-        let access_log = self.access_log.clone();
+    pub fn until_signal(mut self) -> ExitCode {
+        let (access_log, audit) = (self.logs.access.clone(), self.logs.audit.take());
         let status = with_signals(async |signals| {
             let name = signals.next().await;
             tracing::info!(signal = name, "ending: what runs is finished; a second signal ends at once");
@@ -96,6 +105,9 @@ impl Running {
             }
         });
         access_log.flush();
+        if let Some(audit) = audit {
+            audit.flush(if status == ExitCode::SUCCESS { FLUSH } else { LAST_WORDS });
+        }
         status
     }
 

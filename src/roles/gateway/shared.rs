@@ -7,6 +7,7 @@ use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::report::Reports;
 use crate::discovery::Documents;
 use crate::message::ErrorFormat;
+use crate::observe::Auditor;
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
 use crate::openapi::Index;
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub(super) authenticator: Authenticator,
     pub(super) authorizer: Authorizer,
     pub(super) impersonator: Impersonator,
+    /// There if requests are to be audited.
+    pub(super) auditor: Option<Arc<Auditor>>,
     pub(super) table: Published<Table>,
     pub(super) documents: Published<Documents>,
     pub(super) openapi: Published<Index>,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::Files;
+use super::auditing::Auditing;
 use super::control::Control;
 use super::delegation::Delegation;
 use super::mistakes::Mistakes;
-use super::running::Running;
+use super::running::{Logs, Running};
 use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
 use super::{settings, status};
@@ -54,6 +55,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         authorization,
         request_headers,
         kubeconfigs,
+        audit,
     } = files;
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
@@ -68,6 +70,11 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         None => Identity::load(own.made.store().files("front-proxy"))?,
     };
     let access_log = AccessLog::to_standard_error(&metrics)?;
+    let auditing = audit.map(|files| files.start(config.behind.resolver, &metrics)).transpose()?;
+    let (auditor, audit_ending, audit_following) = match auditing {
+        Some(Auditing { auditor, ending, following }) => (Some(auditor), Some(ending), Some(following)),
+        None => (None, None, None),
+    };
 
     let (policy_publisher, policy) = match policy {
         Some((file, policy)) => {
@@ -150,6 +157,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         jwt: jwt_following,
         speaker,
         mistakes: mistakes.clone(),
+        audit: audit_following,
         resolver: config.behind.resolver,
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
@@ -175,6 +183,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         }),
         impersonator: Impersonator::new(&metrics),
         authorizer: settings::authorizer(config, policy.as_ref(), delegation.access_reviews.as_ref(), authorizers),
+        auditor,
         serving: serving_readers,
         reports: Reports::new(view, drain.clone()),
         table,
@@ -238,7 +247,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         None => None,
     };
     say_where(config, address, admin.as_ref().map(|admin| admin.local_addr), own.kubeconfig.as_deref());
-    Ok(Running::new(address, admin, drainer, config, threads, shared, access_log))
+    Ok(Running::new(address, admin, drainer, config, threads, shared, Logs { access: access_log, audit: audit_ending }))
 }
 
 /// The certificates that no flag names, to be made by ourselves.

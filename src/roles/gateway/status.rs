@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use super::mistakes::Mistakes;
 use super::shared::Shared;
-use crate::admin::{AdminState, ApiServiceReport, Certificate, EndpointReport, StatusReport, timestamp};
+use crate::admin::{AdminState, ApiServiceReport, AuditSink, Certificate, EndpointReport, StatusReport, timestamp};
 use crate::availability::{Board, ConditionStatus};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
+use crate::observe::audit::SinkReport;
 use crate::observe::health::Health;
 use crate::observe::log::LogLevel;
 use crate::process::Published;
@@ -91,9 +92,16 @@ fn report(
         certificates,
         authorizers: shared.authorizer.describe(),
         file_problems: mistakes.now(),
+        audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
         registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: level.current(),
+    }
+}
+
+impl From<SinkReport> for AuditSink {
+    fn from(of: SinkReport) -> AuditSink {
+        AuditSink { name: of.name.to_owned(), waiting: of.waiting as u64, dropped: of.dropped }
     }
 }
 

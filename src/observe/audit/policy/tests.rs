@@ -1,0 +1,178 @@
+//! Which requests a policy matches, and what is said of one that is wrong.
+
+use http::Method;
+
+use super::*;
+use crate::kubeapi::{CanonicalPath, Query};
+
+const HEAD: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
+
+fn policy(rules: &str) -> Policy {
+    Policy::parse("p.yaml", &format!("{HEAD}rules:\n{rules}")).unwrap()
+}
+
+fn judge(policy: &Policy, user: Option<&User>, method: &Method, uri: &str) -> Verdict {
+    let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+    let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
+    policy.judge(user, &RequestInfo::parse(method, &path, &query).unwrap())
+}
+
+fn tim() -> User {
+    User { name: "tim".into(), groups: vec!["humans".into(), "devs".into()], ..User::default() }
+}
+
+/// Rules, and which requests they match. The cases of upstream's `checker_test.go` are among them.
+#[test]
+fn a_rule_matches_as_upstream_matches_it() {
+    const POD: &str = "/api/v1/namespaces/default/pods/busybox";
+    const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/edit";
+    const LOG: &str = "/api/v1/namespaces/default/pods/busybox/log";
+    const SCALE: &str = "/apis/apps/v1/namespaces/default/deployments/d/scale";
+    const LOGS: &str = "/logs/kube.log";
+    const ALL: [&str; 5] = [POD, ROLE, LOG, SCALE, LOGS];
+    let cases: &[(&str, &[&str])] = &[
+        ("", &ALL),
+        ("users: [tim]", &ALL),
+        ("users: [jane, tim]", &ALL),
+        ("users: [tom]", &[]),
+        ("userGroups: [devs, none]", &ALL),
+        ("userGroups: [others]", &[]),
+        ("users: [tim], userGroups: [others]", &[]),
+        ("verbs: [get]", &ALL),
+        ("verbs: [list, watch]", &[]),
+        ("verbs: ['*']", &[]),
+        ("namespaces: [default]", &[POD, LOG, SCALE]),
+        ("namespaces: ['']", &[ROLE]),
+        ("namespaces: [other]", &[]),
+        ("resources: [{}]", &[POD, LOG]),
+        ("resources: [{group: ''}]", &[POD, LOG]),
+        ("resources: [{group: '*'}]", &[POD, ROLE, LOG, SCALE]),
+        ("resources: [{group: '', resources: [pods]}]", &[POD]),
+        ("resources: [{group: '', resources: [pods/log]}]", &[LOG]),
+        ("resources: [{group: '', resources: ['pods/*']}]", &[POD, LOG]),
+        ("resources: [{group: '*', resources: ['*/scale']}]", &[SCALE]),
+        ("resources: [{group: '*', resources: ['*/*']}]", &[]),
+        ("resources: [{group: '', resources: ['*']}]", &[POD, LOG]),
+        ("resources: [{group: '*', resources: ['*'], resourceNames: [edit]}]", &[ROLE]),
+        ("resources: [{group: apps, resources: [deployments/scale], resourceNames: [d, e]}]", &[SCALE]),
+        ("resources: [{group: apps}, {group: rbac.authorization.k8s.io, resources: [clusterroles]}]", &[ROLE, SCALE]),
+        ("resources: [{group: '*'}], namespaces: [default], verbs: [get]", &[POD, LOG, SCALE]),
+        ("nonResourceURLs: ['*']", &[LOGS]),
+        ("nonResourceURLs: ['/logs*']", &[LOGS]),
+        ("nonResourceURLs: ['/logs/kube.log']", &[LOGS]),
+        ("nonResourceURLs: ['/logs']", &[]),
+        ("nonResourceURLs: ['/metrics*', '/logs/*']", &[LOGS]),
+    ];
+    for (rule, expected) in cases {
+        let comma = if rule.is_empty() { "" } else { ", " };
+        let policy = policy(&format!("- {{level: Metadata{comma}{rule}}}\n"));
+        for uri in ALL {
+            let found = judge(&policy, Some(&tim()), &Method::GET, uri).level == Level::Metadata;
+            assert_eq!(found, expected.contains(&uri), "{rule}: {uri}");
+        }
+    }
+}
+
+#[test]
+fn the_first_rule_counts_and_without_one_nothing_is_written() {
+    let policy = policy(
+        "- {level: None, users: [tim], verbs: [list, watch]}\n\
+         - {level: RequestResponse, verbs: [create, list]}\n\
+         - {level: Request, nonResourceURLs: [/version]}\n",
+    );
+    let level = |user: Option<&User>, method: &Method, uri: &str| judge(&policy, user, method, uri).level;
+    let things = "/apis/g.example.com/v1/things";
+    assert_eq!(level(Some(&tim()), &Method::GET, things), Level::None);
+    assert_eq!(level(Some(&tim()), &Method::GET, &format!("{things}?watch=1")), Level::None);
+    assert_eq!(
+        level(Some(&User { name: "jane".into(), ..User::default() }), &Method::GET, things),
+        Level::RequestResponse
+    );
+    // Nobody is no user.
+    assert_eq!(level(None, &Method::GET, things), Level::RequestResponse);
+    assert_eq!(level(Some(&tim()), &Method::POST, things), Level::RequestResponse);
+    assert_eq!(level(Some(&tim()), &Method::GET, "/version"), Level::Request);
+    assert_eq!(level(Some(&tim()), &Method::DELETE, &format!("{things}/a")), Level::None);
+}
+
+#[test]
+fn stages_add_up_and_managed_fields_are_each_rule_s_own() {
+    let text = "omitStages: [RequestReceived]\nomitManagedFields: true\nrules:\n\
+                - {level: Metadata, users: [a], omitStages: [ResponseStarted, Panic], omitManagedFields: false}\n\
+                - {level: Metadata}\n";
+    let policy = Policy::parse("p.yaml", &format!("{HEAD}{text}")).unwrap();
+    let of =
+        |name: &str| judge(&policy, Some(&User { name: name.into(), ..User::default() }), &Method::GET, "/version");
+    let has = |stages: Stages| Stage::ALL.map(|stage| stages.has(stage));
+    assert_eq!(has(of("a").omit), [true, true, false, true]);
+    assert_eq!(has(of("b").omit), [true, false, false, false]);
+    assert!(!of("a").omit_managed_fields && of("b").omit_managed_fields);
+    assert_eq!(policy.rules(), 2);
+}
+
+#[test]
+fn every_mistake_at_its_path() {
+    let text = "apiVersion: audit.k8s.io/v1beta1\nkind: Polcy\nmetadata: {name: x}\nomitStages: [RequestReceived, Late]\n\
+                omitManagedFields: perhaps\nrule: []\nrules:\n\
+                - {}\n\
+                - {level: All, users: tim, userGroup: [a], verbs: [1]}\n\
+                - {level: None, omitStages: [panic], omitManagedFields: 1}\n\
+                - level: Request\n  nonResourceURLs: [metrics, '/a*b', '**', '', '/ok*']\n  namespaces: [a]\n\
+                - level: Request\n  resources:\n  - {group: apps/v1}\n  - {group: UPPER, resourceNames: [a]}\n  \
+                  - {resource: [pods]}\n  - pods\n";
+    let problems = Policy::parse("p.yaml", text).unwrap_err();
+    assert_eq!(
+        problems.to_string().lines().collect::<Vec<_>>(),
+        [
+            "p.yaml: apiVersion: \"audit.k8s.io/v1beta1\" does not fit; audit.k8s.io/v1 is needed",
+            "p.yaml: kind: \"Polcy\" does not fit; Policy is needed",
+            "p.yaml: omitStages[1]: \"Late\" is no stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed",
+            "p.yaml: omitManagedFields: a text does not fit; true or false is needed",
+            "p.yaml: rules[0].level: is missing; None, Metadata, Request or RequestResponse is needed",
+            "p.yaml: rules[1].level: \"All\" is no level; None, Metadata, Request or RequestResponse is needed",
+            "p.yaml: rules[1].users: a text does not fit; a list is needed",
+            "p.yaml: rules[1].verbs[0]: a number does not fit; a text is needed",
+            "p.yaml: rules[1].userGroup: unknown field; did you mean userGroups?",
+            "p.yaml: rules[2].omitStages[0]: \"panic\" is no stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed",
+            "p.yaml: rules[2].omitManagedFields: a number does not fit; true or false is needed",
+            "p.yaml: rules[3].nonResourceURLs[0]: \"metrics\" must begin with a slash",
+            "p.yaml: rules[3].nonResourceURLs[1]: \"/a*b\": a star is only allowed at the end",
+            "p.yaml: rules[3].nonResourceURLs[2]: \"**\" must begin with a slash",
+            "p.yaml: rules[3].nonResourceURLs[2]: \"**\": a star is only allowed at the end",
+            "p.yaml: rules[3].nonResourceURLs[3]: \"\" must begin with a slash",
+            "p.yaml: rules[3].nonResourceURLs: a rule applies to paths or to resources and namespaces, never to both",
+            "p.yaml: rules[4].resources[3]: a text does not fit; a mapping is needed",
+            "p.yaml: rules[4].resources[0].group: \"apps/v1\" is no API group; write it without a version, such as apps or rbac.authorization.k8s.io",
+            "p.yaml: rules[4].resources[1].group: \"UPPER\" is no API group; write it without a version, such as apps or rbac.authorization.k8s.io",
+            "p.yaml: rules[4].resources[1].resourceNames: needs at least one of resources beside it",
+            "p.yaml: rules[4].resources[2].resource: unknown field; did you mean resources?",
+            "p.yaml: rule: unknown field; did you mean rules?",
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_policy_at_all() {
+    for (text, expected) in [
+        ("", "p.yaml: is empty; a Policy is needed"),
+        ("# nothing\n", "p.yaml: is empty; a Policy is needed"),
+        (HEAD, "p.yaml: rules: at least one is needed; what no rule matches is not audited"),
+        ("rules: [", "p.yaml: not YAML"),
+        ("words", "p.yaml, document 1: not a Kubernetes object"),
+        (
+            &format!("{HEAD}rules: [{{level: None}}]\n---\n{HEAD}rules: [{{level: None}}]\n"),
+            "p.yaml, document 2, Policy: one Policy is all that a file may hold",
+        ),
+    ] {
+        let problems = Policy::parse("p.yaml", text).unwrap_err();
+        assert_eq!(problems.0.len(), 1, "{problems}");
+        assert!(problems.to_string().starts_with(expected), "{problems}");
+    }
+}
+
+#[test]
+fn the_samples_are_understood() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(Policy::load(&folder.join("deploy/audit/policy.yaml")).unwrap().rules() > 3);
+    Policy::load(&folder.join("tests/interop/fixtures/audit-policy.yaml")).unwrap();
+}

@@ -1,0 +1,292 @@
+//! The log file: grown to a size, set aside under the time, kept for as long and as often as asked. Names, modes and
+//! what is removed are those of lumberjack, which kube-apiserver writes with, so that whoever collects its files
+//! collects these.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+/// A file that is never larger than asked, unless one event is.
+pub(super) struct Rotated {
+    path: PathBuf,
+    keep: Keep,
+    file: File,
+    size: u64,
+    /// Whether the last line may have no end.
+    torn: bool,
+}
+
+/// What is kept. Of each, 0 is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Keep {
+    /// The size at which the file is set aside.
+    pub(super) bytes: u64,
+    /// Files set aside.
+    pub(super) backups: usize,
+    /// How long they are kept.
+    pub(super) age: Duration,
+}
+
+/// The time in the name of a file that was set aside: UTC, to the millisecond.
+const STAMP: &str = "%Y-%m-%dT%H-%M-%S";
+
+impl Rotated {
+    /// Opens the file to write behind what it holds; makes it, for its owner alone, and its directory if need be.
+    pub(super) fn open(path: &Path, keep: Keep) -> io::Result<Rotated> {
+        if let Some(directory) = directory(path) {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        let file = append(path, 0o600)?;
+        let found = file.metadata()?;
+        let size = found.len();
+        // What is no file, a terminal for one, cannot be set aside.
+        let keep = if found.is_file() { keep } else { Keep::default() };
+        let mut rotated = Rotated { path: path.to_owned(), keep, file, size, torn: false };
+        // A process that was killed may have left half a line.
+        rotated.torn = size > 0 && !ends_with_newline(path)?;
+        rotated.clean(SystemTime::now());
+        Ok(rotated)
+    }
+
+    /// Appends whole lines, each of which ends with a newline; a line never stands in two files.
+    ///
+    /// # Errors
+    /// How many lines, beginning with the first, are written, and why the others are not.
+    pub(super) fn write(&mut self, lines: &[&[u8]], now: SystemTime) -> Result<(), (usize, io::Error)> {
+        let mut at = 0;
+        while at < lines.len() {
+            // As many as fit, at least one.
+            let mut bytes = lines[at].len() as u64;
+            if self.keep.bytes > 0 && self.size > 0 && self.size + bytes > self.keep.bytes {
+                self.rotate(now).map_err(|error| (at, error))?;
+            }
+            let mut end = at + 1;
+            while let Some(line) = lines.get(end)
+                && (self.keep.bytes == 0 || self.size + bytes + line.len() as u64 <= self.keep.bytes)
+            {
+                bytes += line.len() as u64;
+                end += 1;
+            }
+            let mut block = Vec::with_capacity(bytes as usize + 1);
+            if self.torn {
+                block.push(b'\n');
+            }
+            lines[at..end].iter().for_each(|line| block.extend_from_slice(line));
+            self.torn = true;
+            self.file.write_all(&block).map_err(|error| (at, error))?;
+            self.torn = false;
+            self.size += block.len() as u64;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Sets the file aside and begins another, with its mode.
+    fn rotate(&mut self, now: SystemTime) -> io::Result<()> {
+        let mode = match fs::metadata(&self.path) {
+            Ok(found) => {
+                fs::rename(&self.path, self.backup(now))?;
+                found.permissions().mode() & 0o777
+            }
+            // Somebody took it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0o600,
+            Err(error) => return Err(error),
+        };
+        self.file = append(&self.path, mode)?;
+        self.size = 0;
+        self.torn = false;
+        self.clean(now);
+        Ok(())
+    }
+
+    /// `audit-2026-11-21T06-00-00.123.log` beside `audit.log`. A name that is taken is another millisecond's.
+    fn backup(&self, now: SystemTime) -> PathBuf {
+        let (prefix, suffix) = self.affixes();
+        let mut now = jiff::Timestamp::try_from(now).unwrap_or_default();
+        loop {
+            let stamp = format!("{}.{:03}", now.strftime(STAMP), now.subsec_millisecond());
+            let path = self.path.with_file_name(format!("{prefix}{stamp}{suffix}"));
+            match now.checked_add(Duration::from_millis(1)) {
+                Ok(next) if path.exists() => now = next,
+                _ => return path,
+            }
+        }
+    }
+
+    /// What stands before and behind the time.
+    fn affixes(&self) -> (String, String) {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match name.rfind('.') {
+            Some(dot) => (format!("{}-", &name[..dot]), name[dot..].to_owned()),
+            None => (format!("{name}-"), String::new()),
+        }
+    }
+
+    /// Removes what is too old or too many. That it cannot is no reason to lose events.
+    fn clean(&self, now: SystemTime) {
+        for path in self.superfluous(now) {
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::warn!(file = %path.display(), %error, "an old audit log cannot be removed");
+            }
+        }
+    }
+
+    fn superfluous(&self, now: SystemTime) -> Vec<PathBuf> {
+        let Some(entries) = directory(&self.path).and_then(|directory| fs::read_dir(directory).ok()) else {
+            return Vec::new();
+        };
+        let mut backups: Vec<(SystemTime, PathBuf)> = entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()))
+            .filter_map(|entry| Some((self.time_of(&entry.file_name().to_string_lossy())?, entry.path())))
+            .collect();
+        backups.sort();
+        backups.reverse();
+        let oldest = if self.keep.age.is_zero() { None } else { now.checked_sub(self.keep.age) };
+        let most = if self.keep.backups == 0 { usize::MAX } else { self.keep.backups };
+        let gone = |(number, (time, path)): (usize, (SystemTime, PathBuf))| {
+            (number >= most || oldest.is_some_and(|oldest| time < oldest)).then_some(path)
+        };
+        backups.into_iter().enumerate().filter_map(gone).collect()
+    }
+
+    /// When a file of this name was set aside, if it is one of ours, compressed or not.
+    fn time_of(&self, name: &str) -> Option<SystemTime> {
+        let (prefix, suffix) = self.affixes();
+        let stamp = name.strip_prefix(&prefix)?;
+        let stamp = stamp.strip_suffix(&suffix).or_else(|| stamp.strip_suffix(&format!("{suffix}.gz")))?;
+        let (whole, millis) = stamp.split_once('.')?;
+        let millis: u64 = millis.parse().ok().filter(|_| millis.len() == 3)?;
+        let time = DateTime::strptime(STAMP, whole).ok()?.to_zoned(TimeZone::UTC).ok()?;
+        Some(SystemTime::from(time.timestamp()) + Duration::from_millis(millis))
+    }
+}
+
+fn directory(path: &Path) -> Option<&Path> {
+    path.parent().map(|directory| if directory.as_os_str().is_empty() { Path::new(".") } else { directory })
+}
+
+fn append(path: &Path, mode: u32) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(mode).open(path)
+}
+
+fn ends_with_newline(path: &Path) -> io::Result<bool> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut last = [0];
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        // Written, never read: nobody can say.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    if file.seek(SeekFrom::End(-1)).is_err() {
+        return Ok(true);
+    }
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SystemTime {
+        text.parse::<jiff::Timestamp>().unwrap().into()
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_set_aside_before_it_is_too_large_and_no_line_is_in_two() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs/audit.log");
+        let keep = Keep { bytes: 10, ..Keep::default() };
+        let mut log = Rotated::open(&path, keep).unwrap();
+        let now = at("2026-11-21T06:07:08.009Z");
+        log.write(&[b"one\n", b"two\n"], now).unwrap();
+        log.write(&[b"three\n", b"four\n", b"longer than that\n", b"x\n"], now).unwrap();
+        let directory = path.parent().unwrap();
+        let name = |millis: u32| format!("audit-2026-11-21T06-07-08.{millis:03}.log");
+        assert_eq!(names(directory), [name(9), name(10), name(11), name(12), "audit.log".to_owned()]);
+        let text = |name: &str| fs::read_to_string(directory.join(name)).unwrap();
+        let texts = [name(9), name(10), name(11), name(12), "audit.log".to_owned()].map(|name| text(&name));
+        assert_eq!(texts, ["one\ntwo\n", "three\n", "four\n", "longer than that\n", "x\n"]);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&directory.join(name(9))), mode(directory)), (0o600, 0o600, 0o700));
+
+        // The next process goes on where this one stopped, and an operator's mode stays.
+        drop(log);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        fs::write(&path, "half a l").unwrap();
+        let mut log = Rotated::open(&path, keep).unwrap();
+        log.write(&[b"y\n"], now).unwrap();
+        assert_eq!(text("audit.log"), "half a l\ny\n");
+        log.write(&[b"z\n"], now).unwrap();
+        assert_eq!((text("audit.log"), mode(&path)), ("z\n".to_owned(), 0o640));
+    }
+
+    #[test]
+    fn what_is_no_file_is_never_set_aside() {
+        let mut log = Rotated::open(Path::new("/dev/null"), Keep { bytes: 1, ..Keep::default() }).unwrap();
+        log.write(&[b"one\n", b"two\n"], SystemTime::now()).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn without_a_size_it_grows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let mut log = Rotated::open(&path, Keep::default()).unwrap();
+        for _ in 0..100 {
+            log.write(&[b"a line\n"], SystemTime::now()).unwrap();
+        }
+        assert_eq!(names(folder.path()), ["audit"]);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 700);
+    }
+
+    #[test]
+    fn what_is_too_old_or_too_many_goes_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let old = ["audit-2026-10-01T00-00-00.000.log", "audit-2026-11-19T00-00-00.000.log.gz"];
+        let kept = ["audit-2026-11-20T00-00-00.000.log", "audit-2026-11-21T00-00-00.000.log"];
+        let others =
+            ["audit-2026.log", "audit-2026-10-01T00-00-00.log", "other-2026-10-01T00-00-00.000.log", "audit.log.1"];
+        for name in old.iter().chain(&kept).chain(&others) {
+            fs::write(folder.path().join(name), "x").unwrap();
+        }
+        let now = at("2026-11-21T06:00:00Z");
+        let log = |backups, days: u64| {
+            let age = Duration::from_secs(days * 86_400);
+            let file = append(&path, 0o600).unwrap();
+            Rotated { path: path.clone(), keep: Keep { bytes: 0, backups, age }, file, size: 0, torn: false }
+        };
+        let superfluous = |backups, days| {
+            let mut names: Vec<String> = log(backups, days)
+                .superfluous(now)
+                .iter()
+                .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(superfluous(0, 0), [""; 0]);
+        assert_eq!(superfluous(2, 0), old);
+        assert_eq!(superfluous(0, 2), old);
+        assert_eq!(superfluous(3, 30), [old[0]]);
+        log(2, 0).clean(now);
+        let mut left: Vec<&str> = kept.iter().chain(&others).copied().chain(["audit.log"]).collect();
+        left.sort_unstable();
+        assert_eq!(names(folder.path()), left);
+    }
+}

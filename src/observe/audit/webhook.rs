@@ -1,0 +1,339 @@
+//! Events to a webhook: gathered into batches, sent a few at a time, and tried again for as long as upstream tries.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::losses::Losses;
+use super::queue::{Queue, Taken};
+use super::{BATCH_BYTES, MOST_WAITING};
+use crate::observe::metrics::{AuditLoss, Metrics};
+
+/// How often a batch is sent at most (`DefaultRetryBackoffWithInitialDelay` in `k8s.io/apiserver/pkg/util/webhook`).
+const ATTEMPTS: i32 = 5;
+/// Batches under way at the same time. Upstream has no bound, and none on the memory of those that wait.
+const AT_ONCE: usize = 4;
+
+/// How events go to a webhook.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WebhookSettings {
+    /// `--audit-webhook-config-file`: a kubeconfig that says where it is.
+    pub config_file: PathBuf,
+    /// `--audit-webhook-batch-buffer-size`, in events.
+    pub buffer: usize,
+    /// `--audit-webhook-batch-max-size`, in events.
+    pub batch: usize,
+    /// `--audit-webhook-batch-max-wait`.
+    pub wait: Duration,
+    /// `--audit-webhook-batch-throttle-qps` and `-burst`, unless `--audit-webhook-batch-throttle-enable=false`.
+    pub throttle: Option<(f64, u64)>,
+    /// `--audit-webhook-initial-backoff`.
+    pub backoff: Duration,
+}
+
+/// The way to the webhook.
+pub trait Deliver {
+    /// Sends one `EventList`, once.
+    ///
+    /// # Errors
+    /// Why it was not taken; for the log.
+    fn deliver(&self, list: Bytes) -> impl Future<Output = Result<(), String>>;
+}
+
+/// The sending side; does nothing before it [runs](Webhook::run).
+pub struct Webhook {
+    settings: WebhookSettings,
+    queue: Arc<Queue>,
+    wake: Arc<Notify>,
+    end: Arc<watch::Sender<bool>>,
+    metrics: Arc<Metrics>,
+}
+
+/// What all batches share.
+struct Sending<D> {
+    deliver: D,
+    backoff: Duration,
+    losses: RefCell<Losses>,
+    metrics: Arc<Metrics>,
+    ended: watch::Receiver<bool>,
+}
+
+impl Webhook {
+    pub(super) fn new(settings: WebhookSettings, metrics: &Arc<Metrics>) -> Webhook {
+        let wake = Arc::new(Notify::new());
+        let waking = wake.clone();
+        let queue = Queue::new(settings.buffer, MOST_WAITING, settings.batch, move || waking.notify_one());
+        Webhook { settings, queue, wake, end: Arc::new(watch::Sender::new(false)), metrics: metrics.clone() }
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Told `true`, it waits for nothing any more.
+    pub(super) fn end(&self) -> Arc<watch::Sender<bool>> {
+        self.end.clone()
+    }
+
+    /// Sends what comes, until the process ends. Needs a `LocalSet`.
+    pub async fn run(self, deliver: impl Deliver + 'static) {
+        let Webhook { settings, queue, wake, end, metrics } = self;
+        let mut ended = end.subscribe();
+        let sending = Rc::new(Sending {
+            deliver,
+            backoff: settings.backoff,
+            losses: RefCell::new(Losses::new(settings.config_file.display().to_string())),
+            metrics,
+            ended: ended.clone(),
+        });
+        let under_way = Arc::new(Semaphore::new(AT_ONCE));
+        let mut throttle = settings.throttle.map(|(qps, burst)| Throttle::new(qps, burst));
+        loop {
+            while queue.waiting() == 0 {
+                wake.notified().await;
+            }
+            // More may come to share the way.
+            let until = Instant::now() + settings.wait;
+            while queue.waiting() < settings.batch && Instant::now() < until && !*ended.borrow() {
+                tokio::select! {
+                    () = wake.notified() => {}
+                    () = sleep_until(until) => {}
+                    _ = ended.changed() => {}
+                }
+            }
+            if let Some(throttle) = &mut throttle
+                && !*ended.borrow()
+            {
+                tokio::select! {
+                    () = throttle.next() => {}
+                    _ = ended.changed() => {}
+                }
+            }
+            let Ok(place) = Arc::clone(&under_way).acquire_owned().await else { return };
+            let taken = queue.take(settings.batch, BATCH_BYTES);
+            sending.losses.borrow_mut().tell(&queue);
+            let (sending, queue) = (sending.clone(), queue.clone());
+            tokio::task::spawn_local(async move {
+                sending.send(&taken).await;
+                sending.losses.borrow_mut().tell(&queue);
+                drop((taken, place));
+            });
+        }
+    }
+}
+
+impl<D: Deliver> Sending<D> {
+    /// Sends a batch as often as need be, or gives it up.
+    async fn send(&self, taken: &Taken) {
+        let list = list(taken);
+        let mut ended = self.ended.clone();
+        let mut attempt = 0;
+        loop {
+            let Err(why) = self.deliver.deliver(list.clone()).await else { return };
+            attempt += 1;
+            if attempt == ATTEMPTS {
+                self.metrics.audit().lost(AuditLoss::Webhook, taken.events.len());
+                self.losses.borrow_mut().failed(taken.events.len(), why);
+                return;
+            }
+            tracing::debug!(error = why, attempt, "the audit webhook did not take a batch");
+            let grown = self.backoff.mul_f64(1.5_f64.powi(attempt - 1) * (1.0 + 0.2 * fastrand::f64()));
+            let mut pause = std::pin::pin!(sleep(grown));
+            tokio::select! {
+                () = &mut pause => {}
+                // Not at once: it would only be asked as often as it takes to be refused.
+                _ = ended.wait_for(|ended| *ended) => sleep(grown.min(Duration::from_millis(200))).await,
+            }
+        }
+    }
+}
+
+/// An `EventList` of `audit.k8s.io/v1`.
+fn list(taken: &Taken) -> Bytes {
+    let mut list = Vec::with_capacity(1024 * taken.events.len());
+    list.extend_from_slice(br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#);
+    for (number, event) in taken.events.iter().enumerate() {
+        if number > 0 {
+            list.push(b',');
+        }
+        event.write_json(&mut list, false);
+    }
+    list.extend_from_slice(b"]}");
+    list.into()
+}
+
+/// A bucket of tokens: so many batches a second, and more at once after a silence.
+struct Throttle {
+    interval: Duration,
+    burst: u64,
+    /// When the bucket is full again.
+    full: Instant,
+}
+
+impl Throttle {
+    fn new(qps: f64, burst: u64) -> Throttle {
+        Throttle { interval: Duration::from_secs_f64(1.0 / qps), burst, full: Instant::now() }
+    }
+
+    /// Waits for the next token.
+    async fn next(&mut self) {
+        let room = self.interval.saturating_mul(u32::try_from(self.burst.saturating_sub(1)).unwrap_or(u32::MAX));
+        self.full = self.full.max(Instant::now()) + self.interval;
+        if let Some(at) = self.full.checked_sub(room + self.interval) {
+            sleep_until(at).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::observe::audit::Level;
+    use crate::observe::audit::event::Event;
+    use crate::observe::metrics::Format;
+
+    /// Takes lists, or refuses them, as it is told: one answer each.
+    struct Receiver {
+        lists: mpsc::UnboundedSender<(usize, Instant)>,
+        answers: RefCell<mpsc::UnboundedReceiver<bool>>,
+    }
+
+    impl Deliver for Receiver {
+        async fn deliver(&self, list: Bytes) -> Result<(), String> {
+            let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+            assert_eq!((&list["kind"], &list["apiVersion"]), (&"EventList".into(), &"audit.k8s.io/v1".into()));
+            let items = list["items"].as_array().unwrap();
+            assert!(items.iter().all(|item| item["stage"] == "ResponseComplete" && item.get("kind").is_none()));
+            self.lists.send((items.len(), Instant::now())).unwrap();
+            let taken = std::future::poll_fn(|cx| self.answers.borrow_mut().poll_recv(cx)).await;
+            if taken == Some(true) { Ok(()) } else { Err("no".to_owned()) }
+        }
+    }
+
+    struct World {
+        queue: Arc<Queue>,
+        end: Arc<watch::Sender<bool>>,
+        metrics: Arc<Metrics>,
+        lists: mpsc::UnboundedReceiver<(usize, Instant)>,
+        answers: mpsc::UnboundedSender<bool>,
+        _local: LocalSet,
+    }
+
+    fn settings() -> WebhookSettings {
+        WebhookSettings {
+            config_file: "audit.kubeconfig".into(),
+            buffer: 20,
+            batch: 4,
+            wait: Duration::from_secs(30),
+            throttle: None,
+            backoff: Duration::from_secs(10),
+        }
+    }
+
+    /// Runs `story` beside a webhook, in a time that passes only when all wait.
+    async fn tell(settings: WebhookSettings, story: impl AsyncFnOnce(World)) {
+        let metrics = Metrics::new();
+        let webhook = Webhook::new(settings, &metrics);
+        let ((send, lists), (answers, answering)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let (queue, end) = (webhook.queue().clone(), webhook.end());
+        let local = LocalSet::new();
+        local.spawn_local(webhook.run(Receiver { lists: send, answers: RefCell::new(answering) }));
+        let world = World { queue, end, metrics, lists, answers, _local: LocalSet::new() };
+        local.run_until(story(world)).await;
+    }
+
+    impl World {
+        fn push(&self, events: usize) {
+            let event = Event::for_test();
+            (0..events).for_each(|_| {
+                self.queue.push(&event);
+            });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_goes_when_it_is_full_or_old_enough() {
+        tell(settings(), async |mut world| {
+            let began = Instant::now();
+            world.push(5);
+            (0..3).for_each(|_| world.answers.send(true).unwrap());
+            assert_eq!(world.lists.recv().await, Some((4, began)));
+            let (events, at) = world.lists.recv().await.unwrap();
+            assert_eq!((events, at - began), (1, Duration::from_secs(30)));
+            world.push(1);
+            world.end.send(true).unwrap();
+            assert_eq!(world.lists.recv().await, Some((1, at)));
+            while world.queue.held() > 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_taken_is_tried_again_and_given_up_in_the_end() {
+        tell(settings(), async |mut world| {
+            world.metrics.audit().judged(Level::Metadata);
+            world.push(4);
+            (0..5).for_each(|_| world.answers.send(false).unwrap());
+            let mut times = Vec::new();
+            for _ in 0..5 {
+                times.push(world.lists.recv().await.unwrap().1);
+            }
+            for (pause, least) in times.windows(2).map(|pair| pair[1] - pair[0]).zip([10.0, 15.0, 22.5, 33.75]) {
+                let pause = pause.as_secs_f64();
+                assert!(pause >= least && pause <= least * 1.2 + 0.01, "{pause} after {least}");
+            }
+            while world.queue.held() > 0 {
+                tokio::task::yield_now().await;
+            }
+            let text = world.metrics.render(Format::Classic);
+            assert!(text.contains("apiserver_audit_error_total{plugin=\"webhook\"} 4\n"), "{text}");
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_that_is_stuck_takes_no_more_than_its_room() {
+        tell(settings(), async |mut world| {
+            for _ in 0..40 {
+                world.push(1);
+                tokio::task::yield_now().await;
+            }
+            for _ in 0..AT_ONCE {
+                assert_eq!(world.lists.recv().await.unwrap().0, 4);
+            }
+            assert!(world.lists.try_recv().is_err());
+            assert_eq!((world.queue.held(), world.queue.dropped()), (20, 20));
+            (0..5).for_each(|_| world.answers.send(true).unwrap());
+            assert_eq!(world.lists.recv().await.unwrap().0, 4);
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn batches_keep_their_distance() {
+        let settings = WebhookSettings { throttle: Some((10.0, 2)), batch: 1, ..settings() };
+        tell(settings, async |mut world| {
+            let began = Instant::now();
+            (0..5).for_each(|_| world.answers.send(true).unwrap());
+            world.push(5);
+            let mut at = Vec::new();
+            for _ in 0..5 {
+                at.push((world.lists.recv().await.unwrap().1 - began).as_millis());
+            }
+            // The clock of a sleep is a millisecond coarse.
+            assert_eq!(at.iter().map(|at| at / 10 * 10).collect::<Vec<_>>(), [0, 0, 100, 200, 300]);
+        })
+        .await;
+    }
+}

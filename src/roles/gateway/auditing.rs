@@ -1,0 +1,96 @@
+//! The audit of the gateway: its files, its threads, and the way to a webhook.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+
+use super::settings::{self, ResolverChoice};
+use super::start::thread;
+use crate::kubeclient::{Client, Kubeconfig, Patience, Source};
+use crate::observe::audit::{Auditor, Deliver, Ending, Policy, PolicyFile, Settings};
+use crate::observe::metrics::Metrics;
+use crate::process::{Problem, Problems, Published, Publisher};
+
+/// For one attempt to deliver a batch (`defaultRequestTimeout` in `k8s.io/apiserver/pkg/util/webhook`).
+const ATTEMPT: Duration = Duration::from_secs(30);
+/// Who is spoken of when it fails.
+const WEBHOOK: &str = "the audit webhook";
+
+/// The files of the audit, read and right.
+pub(super) struct AuditFiles {
+    settings: Settings,
+    file: PolicyFile,
+    policy: Policy,
+    webhook: Option<(Source, Kubeconfig)>,
+}
+
+/// An audit that runs.
+pub(super) struct Auditing {
+    pub(super) auditor: Arc<Auditor>,
+    /// For the end of the process.
+    pub(super) ending: Ending,
+    /// To be followed.
+    pub(super) following: (PolicyFile, Publisher<Policy>),
+}
+
+impl AuditFiles {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Every mistake in them.
+    pub(super) fn read(settings: &Settings) -> Result<AuditFiles, Problems> {
+        let mut problems = Problems::default();
+        let policy = PolicyFile::open(&settings.policy_file).map_err(|more| problems.0.extend(more.0)).ok();
+        let read = |source: Source| source.load().map(|kubeconfig| (source, kubeconfig));
+        let webhook = settings.webhook.as_ref().map(|webhook| Source::Collector(webhook.config_file.clone()));
+        let webhook = webhook.map(read).transpose().map_err(|more| problems.0.extend(more.0)).ok();
+        match (policy, webhook) {
+            (Some((file, policy)), Some(webhook)) => {
+                Ok(AuditFiles { settings: settings.clone(), file, policy, webhook })
+            }
+            _ => Err(problems),
+        }
+    }
+
+    /// Opens the log and starts the threads of the sinks.
+    ///
+    /// # Errors
+    /// When the log cannot be opened.
+    pub(super) fn start(self, resolver: ResolverChoice, metrics: &Arc<Metrics>) -> Result<Auditing, Problem> {
+        let AuditFiles { settings, file, policy, webhook } = self;
+        tracing::info!(
+            rules = policy.rules(),
+            file = %settings.policy_file.display(),
+            "requests are audited"
+        );
+        let (publisher, published) = Published::new(policy);
+        let (auditor, ending, sending) = Auditor::start(&settings, published, metrics)?;
+        if let (Some(sending), Some((source, kubeconfig))) = (sending, webhook) {
+            thread("audit-webhook", async move || {
+                tracing::info!(file = %source, server = %kubeconfig.server(), "audit events go to a webhook");
+                let client = Client::new(source, kubeconfig, settings::resolver(resolver));
+                tokio::task::spawn_local(Rc::clone(&client).follow());
+                sending.run(Receiver(client)).await;
+            })?;
+        }
+        Ok(Auditing { auditor, ending, following: (file, publisher) })
+    }
+}
+
+/// A webhook, as its kubeconfig names it: the path of its URL is where events are posted.
+struct Receiver(Rc<Client>);
+
+impl Deliver for Receiver {
+    async fn deliver(&self, list: Bytes) -> Result<(), String> {
+        // Whatever comes of it, whether to try again is not the client's to say.
+        let once = Patience { attempt: ATTEMPT, whole: ATTEMPT, attempts: 1, pause: Duration::ZERO };
+        match self.0.call(Method::POST, "", Some(list), once, |_, _| {}).await {
+            Ok(answer) if answer.is_success() => Ok(()),
+            Ok(answer) => Err(answer.describe_of(WEBHOOK)),
+            Err(error) => Err(error.describe_of(WEBHOOK)),
+        }
+    }
+}

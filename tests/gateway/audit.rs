@@ -1,0 +1,637 @@
+//! The audit: which events are written of what clients do, where they go, and that nobody waits for it.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+
+use http::Method;
+use http_body_util::BodyExt;
+use serde_json::{Value, json as value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::backend::{Backend, Settings, data, json, watched};
+use crate::client::{Client, get, next, request, sample};
+use crate::scene::{Scene, THINGS, watch};
+use crate::world::{Gateway, PATIENCE, World, eventually, narthex};
+
+const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
+
+/// The whole of every request that is none of health, discovery and the like.
+const EVERYTHING: &str = "rules:\n- {level: RequestResponse, resources: [{group: '*'}]}\n";
+
+/// Writes `policy.yaml`.
+fn policy(world: &World, text: &str) {
+    let path = world.path("policy.yaml");
+    fs::write(path.with_extension("tmp"), format!("{POLICY}{text}")).unwrap();
+    fs::rename(path.with_extension("tmp"), path).unwrap();
+}
+
+/// The flags that write `audit/audit.log` by `policy.yaml`.
+fn to_log(world: &World) -> [String; 2] {
+    [
+        format!("--audit-policy-file={}", world.path("policy.yaml").display()),
+        format!("--audit-log-path={}", world.path("audit/audit.log").display()),
+    ]
+}
+
+fn start(world: &World, flags: &[String]) -> Gateway {
+    world.gateway(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A stage whose gateway writes `audit/audit.log` by `text`.
+fn scene(world: World, backend: &Backend, text: &str, more: &[&str]) -> Scene {
+    policy(&world, text);
+    let flags = to_log(&world);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    Scene::with(world, &[backend], &[], &flags)
+}
+
+fn events(world: &World) -> Vec<Value> {
+    let text = fs::read_to_string(world.path("audit/audit.log")).unwrap_or_default();
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+/// The events of the request whose URI ends with `end`, once there are so many.
+async fn of(world: &World, end: &str, count: usize) -> Vec<Value> {
+    eventually(&format!("{count} events of {end}"), async || {
+        let ends = |event: &Value| event["requestURI"].as_str().unwrap().ends_with(end);
+        let found: Vec<Value> = events(world).into_iter().filter(ends).collect();
+        assert!(found.len() <= count, "{found:#?}");
+        (found.len() == count).then_some(found)
+    })
+    .await
+}
+
+fn stages(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["stage"].as_str().unwrap()).collect()
+}
+
+/// Answers what was asked with what it was asked for, a failure to what is called `broken`.
+async fn things(world: &World) -> Backend {
+    Backend::start(world, Settings::default(), async |request| {
+        let (head, body) = request.into_parts();
+        let sent = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        match head.uri.path() {
+            path if path.ends_with("/broken") => json(
+                409,
+                r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Conflict","code":409}"#,
+            ),
+            _ if sent.is_empty() => json(200, r#"{"kind":"Thing","metadata":{"name":"a","managedFields":[{}]}}"#),
+            _ => json(201, &String::from_utf8_lossy(&sent)),
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_told_from_its_beginning_to_its_end() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let scene = scene(world, &backend, EVERYTHING, &[]);
+    for (client, name) in scene.both().await.iter().zip(["one", "two"]) {
+        let headers = [("user-agent", "kubectl/v1.36.3"), ("x-forwarded-for", "198.51.100.7"), ("audit-id", name)];
+        let path = format!("{THINGS}/{name}?fieldManager=x&token=s3cret");
+        assert_eq!(client.ask(get(&path, &headers)).await.status, 200);
+        let events = of(&scene.world, &format!("/{name}?fieldManager=x&token=***"), 2).await;
+        assert_eq!(stages(&events), ["RequestReceived", "ResponseComplete"]);
+        let mut last = events[1].clone();
+        for time in ["requestReceivedTimestamp", "stageTimestamp"] {
+            let text = last.as_object_mut().unwrap().remove(time).unwrap();
+            let text = text.as_str().unwrap().to_owned();
+            assert!(text.len() == "2026-11-21T06:00:00.000000Z".len() && text.ends_with('Z'), "{text}");
+        }
+        // Which certificate it was.
+        assert!(last["user"].as_object_mut().unwrap().remove("extra").unwrap().is_object());
+        assert_eq!(
+            last,
+            value!({
+                "kind": "Event",
+                "apiVersion": "audit.k8s.io/v1",
+                "level": "RequestResponse",
+                "auditID": name,
+                "stage": "ResponseComplete",
+                "requestURI": format!("{THINGS}/{name}?fieldManager=x&token=***"),
+                "verb": "get",
+                "user": {"username": "jane", "groups": ["devs", "system:authenticated"]},
+                "sourceIPs": ["198.51.100.7", "127.0.0.1"],
+                "userAgent": "kubectl/v1.36.3",
+                "objectRef": {"resource": "things", "namespace": "default", "name": name,
+                    "apiGroup": "things.example.com", "apiVersion": "v1"},
+                "responseStatus": {"metadata": {}, "code": 200},
+                "responseObject": {"kind": "Thing", "metadata": {"name": "a", "managedFields": [{}]}},
+                "annotations": {"authorization.k8s.io/decision": "allow", "authorization.k8s.io/reason": ""},
+            })
+        );
+        let first = &events[0];
+        assert_eq!(first["requestReceivedTimestamp"], first["stageTimestamp"]);
+        assert_eq!(first["requestReceivedTimestamp"], events[1]["requestReceivedTimestamp"]);
+        for absent in ["responseStatus", "responseObject", "annotations"] {
+            assert!(first.get(absent).is_none(), "{first}");
+        }
+    }
+    assert_eq!(sample(&scene.gateway, "apiserver_audit_event_total").await, Some(4.0));
+    assert_eq!(sample(&scene.gateway, "apiserver_audit_level_total{level=\"RequestResponse\"}").await, Some(2.0));
+    assert_eq!(sample(&scene.gateway, "apiserver_audit_requests_rejected_total").await, Some(0.0));
+    let mode = fs::metadata(scene.world.path("audit/audit.log")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_are_written_as_far_as_the_level_goes() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let rules = "omitStages: [RequestReceived]\nrules:\n\
+                 - {level: Metadata, resources: [{group: things.example.com, resources: [things], resourceNames: [met, broken]}]}\n\
+                 - {level: Request, verbs: [update], omitManagedFields: true}\n- {level: RequestResponse}\n";
+    let scene = scene(world, &backend, rules, &[]);
+    let client = scene.http2().await;
+    let object = value!({"kind": "Thing", "metadata": {"name": "made", "uid": "u-1", "managedFields": [{"a": 1}]}});
+    let send = async |method: Method, name: &str, kind: &str, body: &str| {
+        let headers = [("content-type", kind)];
+        client.ask(request(method, &format!("{THINGS}{name}"), &headers, body)).await;
+    };
+    // Its name is in the object only.
+    send(Method::POST, "", "application/json", &object.to_string()).await;
+    let made = of(&scene.world, "/things", 1).await.remove(0);
+    assert_eq!((&made["requestObject"], &made["responseObject"]), (&object, &object));
+    assert_eq!((&made["objectRef"]["name"], &made["objectRef"]["uid"]), (&value!("made"), &value!("u-1")));
+    assert_eq!(made["responseStatus"], value!({"metadata": {}, "code": 201}));
+
+    send(Method::PUT, "/put", "application/yaml", "kind: Thing\nmetadata: {name: put, managedFields: [{}]}\n").await;
+    let put = of(&scene.world, "/put", 1).await.remove(0);
+    assert_eq!(put["requestObject"], value!({"kind": "Thing", "metadata": {"name": "put"}}));
+    assert!(put.get("responseObject").is_none(), "{put}");
+
+    send(Method::PUT, "/met", "application/json", &object.to_string()).await;
+    let met = of(&scene.world, "/met", 1).await.remove(0);
+    assert!(met.get("requestObject").is_none() && met.get("responseObject").is_none(), "{met}");
+
+    // A failure is told in the backend's words, also where its object is not written.
+    send(Method::GET, "/broken", "", "").await;
+    let broken = of(&scene.world, "/broken", 1).await.remove(0);
+    assert_eq!(
+        broken["responseStatus"],
+        value!({"metadata": {}, "status": "Failure", "message": "no", "reason": "Conflict", "code": 409})
+    );
+
+    // What cannot be made JSON, or is too large, is missed and said to be.
+    send(Method::PATCH, "/pb", "application/vnd.kubernetes.protobuf", "k8s\0").await;
+    let annotations = of(&scene.world, "/pb", 1).await.remove(0)["annotations"].take();
+    assert_eq!(
+        annotations["audit.narthex.dev/request-object"],
+        "left out: application/vnd.kubernetes.protobuf is not made JSON here"
+    );
+    let large = value!({"large": "x".repeat(1 << 20)}).to_string();
+    send(Method::PATCH, "/large", "application/merge-patch+json", &large).await;
+    let event = of(&scene.world, "/large", 1).await.remove(0);
+    assert_eq!(event["annotations"]["audit.k8s.io/truncated"], "true");
+    assert!(event.get("requestObject").is_none() && event["responseStatus"]["code"] == 201, "{event}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_turned_away_is_told_as_upstream_tells_it() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let scene = scene(world, &backend, EVERYTHING, &["--authorization-mode=AlwaysDeny"]);
+    let jane = scene.http2().await;
+    let nobody = Client::http1(&scene.world, &scene.gateway, None).await;
+    jane.get(&format!("{THINGS}/denied")).await.refused(403, "Forbidden");
+    jane.get(&format!("{THINGS}?watch=1&a=denied")).await.refused(403, "Forbidden");
+    nobody.get(&format!("{THINGS}/unknown")).await.refused(401, "Unauthorized");
+
+    let denied = of(&scene.world, "/denied", 2).await;
+    assert_eq!(stages(&denied), ["RequestReceived", "ResponseComplete"]);
+    let annotations = value!({
+        "authorization.k8s.io/decision": "forbid",
+        "authorization.k8s.io/reason": "Everything is forbidden.",
+    });
+    assert_eq!(denied[1]["annotations"], annotations);
+    let message = "things.things.example.com \"denied\" is forbidden: User \"jane\" cannot get resource \"things\" in API \
+                   group \"things.example.com\" in the namespace \"default\": Everything is forbidden.";
+    assert_eq!(
+        denied[1]["responseStatus"],
+        value!({"metadata": {}, "status": "Failure", "message": message, "reason": "Forbidden", "code": 403,
+            "details": {"name": "denied", "group": "things.example.com", "kind": "things"}})
+    );
+    assert_eq!(denied[1]["responseObject"]["kind"], "Status");
+
+    let watching = of(&scene.world, "a=denied", 3).await;
+    assert_eq!(stages(&watching), ["RequestReceived", "ResponseStarted", "ResponseComplete"]);
+    assert!(watching[1..].iter().all(|event| event["responseStatus"]["code"] == 403), "{watching:#?}");
+
+    // Nobody is known: one event, and no user.
+    let unknown = of(&scene.world, "/unknown", 1).await.remove(0);
+    assert_eq!((&unknown["stage"], &unknown["user"]), (&value!("ResponseStarted"), &value!({})));
+    assert_eq!(unknown["responseStatus"]["code"], 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_and_tunnels_are_told_when_they_begin_and_when_they_end() {
+    let world = World::new();
+    let (backend, writers) = watched(&world, Settings::default()).await;
+    let scene = scene(world, &backend, EVERYTHING, &[]);
+    let client = scene.http2().await;
+    let mut body = watch(&client).await;
+    let events = of(&scene.world, "?watch=1", 2).await;
+    assert_eq!(stages(&events), ["RequestReceived", "ResponseStarted"]);
+    let writer = writers.lock().unwrap().pop().unwrap();
+    writer.send(data("second\n")).unwrap();
+    next(&mut body).await.unwrap().unwrap();
+    drop(writer);
+    assert!(next(&mut body).await.is_none());
+    let events = of(&scene.world, "?watch=1", 3).await;
+    assert_eq!(stages(&events)[2], "ResponseComplete");
+    assert_eq!((&events[2]["verb"], &events[2]["responseStatus"]["code"]), (&value!("watch"), &value!(200)));
+    // Never a body, whatever the level.
+    assert!(events.iter().all(|event| event.get("responseObject").is_none()), "{events:#?}");
+
+    // One that the client leaves.
+    drop(watch(&client).await);
+    let left = eventually("the end of the second watch", async || {
+        events_of_stage(&scene.world, "ResponseComplete").into_iter().nth(1)
+    })
+    .await;
+    assert_eq!(left["annotations"]["audit.narthex.dev/end"], "client-gone", "{left}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_acts_as_somebody_else_is_told_and_what_we_answer_ourselves_is_too() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: none}\nrules: []\n";
+    fs::write(world.path("rbac.yaml"), rbac).unwrap();
+    let flag = format!("--authorization-policy-file={}", world.path("rbac.yaml").display());
+    let scene = scene(world, &backend, EVERYTHING, &["--authorization-mode=Static", &flag]);
+    let root = scene.world.user("root", &["system:masters"]);
+    let root = Client::http2(&scene.world, &scene.gateway, Some(&root)).await;
+    let as_bob = [("impersonate-user", "bob"), ("impersonate-group", "friends")];
+    root.ask(get(&format!("{THINGS}/one"), &as_bob)).await.refused(403, "Forbidden");
+    let events = of(&scene.world, "/one", 2).await;
+    assert!(events[0].get("impersonatedUser").is_none());
+    assert_eq!(events[1]["user"]["username"], "root");
+    let bob = value!({"username": "bob", "groups": ["friends", "system:authenticated"]});
+    assert_eq!(events[1]["impersonatedUser"], bob);
+    assert_eq!(events[1]["annotations"]["authorization.k8s.io/decision"], "forbid");
+
+    let review = value!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"});
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let headers = [("content-type", "application/json")];
+    assert_eq!(root.ask(request(Method::POST, path, &headers, &review.to_string())).await.status, 201);
+    let event = of(&scene.world, "/selfsubjectreviews", 2).await.remove(1);
+    assert_eq!(event["requestObject"], review);
+    assert_eq!(event["responseObject"]["status"]["userInfo"]["username"], "root");
+}
+
+fn events_of_stage(world: &World, stage: &str) -> Vec<Value> {
+    events(world).into_iter().filter(|event| event["stage"] == stage).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tunnel_is_an_answer_that_goes_on() {
+    let world = World::new();
+    let settings = Settings::http1();
+    let backend = Backend::raw(&world, settings, async |mut stream| {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let Ok(byte) = stream.read_u8().await else { return };
+            head.push(byte);
+        }
+        if head.starts_with(b"GET /apis/things.example.com/v1/namespaces") {
+            let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n";
+            stream.write_all(switch.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+            return;
+        }
+        // Probes and discovery.
+        let answer =
+            r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"things.example.com/v1","resources":[]}"#;
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            answer.len()
+        );
+        let _ = stream.write_all(format!("{head}{answer}").as_bytes()).await;
+        let _ = stream.shutdown().await;
+    })
+    .await;
+    let scene = scene(world, &backend, EVERYTHING, &[]);
+    let mut stream = scene.connect("http/1.1").await;
+    let request = format!(
+        "GET {THINGS}/one/exec?command=sh HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    let events = of(&scene.world, "exec?command=sh", 2).await;
+    assert_eq!(stages(&events), ["RequestReceived", "ResponseStarted"]);
+    assert_eq!(events[1]["responseStatus"]["code"], 101);
+    drop(stream);
+    let events = of(&scene.world, "exec?command=sh", 3).await;
+    assert_eq!(
+        (&events[2]["stage"], &events[2]["objectRef"]["subresource"]),
+        (&value!("ResponseComplete"), &value!("exec"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policy_says_what_is_left_out_and_is_followed() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let rules = "omitStages: [RequestReceived]\nrules:\n- {level: None, users: [jane]}\n- {level: Metadata}\n";
+    let scene = scene(world, &backend, rules, &[]);
+    let jane = scene.http2().await;
+    let bob = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user("bob", &[]))).await;
+    jane.get(&format!("{THINGS}/unheard")).await;
+    bob.get(&format!("{THINGS}/heard")).await;
+    assert_eq!(stages(&of(&scene.world, "/heard", 1).await), ["ResponseComplete"]);
+    assert_eq!(sample(&scene.gateway, "apiserver_audit_level_total{level=\"None\"}").await, Some(1.0));
+
+    policy(&scene.world, "rules:\n- {level: Everything}\n");
+    scene.gateway.said(&["the audit policy changed and is not usable", "rules[0].level"]).await;
+    jane.get(&format!("{THINGS}/unheard")).await;
+    policy(&scene.world, "rules:\n- {level: Metadata, omitStages: [ResponseComplete]}\n");
+    scene.gateway.said(&["the audit policy was read again"]).await;
+    eventually("the new policy to hold", async || {
+        jane.get(&format!("{THINGS}/heard/too")).await;
+        let found = events(&scene.world).into_iter().find(|event| event["requestURI"] == format!("{THINGS}/heard/too"));
+        found.filter(|event| event["stage"] == "RequestReceived")
+    })
+    .await;
+    assert!(!events(&scene.world).iter().any(|event| event["requestURI"].as_str().unwrap().ends_with("/unheard")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_set_aside_when_it_is_full_and_old_ones_go() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let flags = ["--audit-log-maxsize=1", "--audit-log-maxbackup=2"];
+    let scene =
+        scene(world, &backend, "omitStages: [RequestReceived]\nrules:\n- {level: Request, verbs: [create]}\n", &flags);
+    let client = scene.http2().await;
+    let body = value!({"filling": "x".repeat(700 << 10)}).to_string();
+    for n in 1..=5 {
+        let path = format!("{THINGS}?n={n}");
+        client.ask(request(Method::POST, &path, &[("content-type", "application/json")], &body)).await;
+        of(&scene.world, &format!("?n={n}"), 1).await;
+    }
+    let mut names: Vec<String> = fs::read_dir(scene.world.path("audit"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert_eq!(names[2], "audit.log");
+    for (name, n) in names.iter().zip([3, 4, 5]) {
+        let path = scene.world.path("audit").join(name);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let event: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        assert_eq!(event["requestURI"], format!("{THINGS}?n={n}"));
+    }
+}
+
+/// A webhook that does as it is told.
+struct Sink {
+    backend: Backend,
+    lists: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Sink {
+    /// Answers the first lists with these codes and all others with 200; 0 is no answer at all. Its kubeconfig is
+    /// `sink.kubeconfig`.
+    async fn start(world: &World, codes: &[u16]) -> Sink {
+        let lists: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (heard, codes) = (lists.clone(), Arc::new(Mutex::new(VecDeque::from(codes.to_vec()))));
+        let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+        let backend = Backend::start(world, settings, move |request| {
+            let (heard, codes) = (heard.clone(), codes.clone());
+            async move {
+                assert_eq!((request.method(), request.uri().path()), (&Method::POST, "/audit/here"));
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let code = codes.lock().unwrap().pop_front().unwrap_or(200);
+                if code == 0 {
+                    return std::future::pending().await;
+                }
+                if code == 200 {
+                    heard.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+                }
+                json(code, "{}")
+            }
+        })
+        .await;
+        let document = value!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {
+                "server": format!("https://{}/audit/here", backend.address),
+                "certificate-authority": "backend-ca.crt",
+            }}],
+            "users": [{"name": "u", "user": {
+                "client-certificate": "front-proxy.crt",
+                "client-key": "front-proxy.key",
+                "token": "of-the-sink",
+            }}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        });
+        fs::write(world.path("sink.kubeconfig"), document.to_string()).unwrap();
+        Sink { backend, lists }
+    }
+
+    /// The flags that send to it by `policy.yaml`.
+    fn flags(&self, world: &World, more: &[&str]) -> Vec<String> {
+        let mut flags = vec![
+            format!("--audit-policy-file={}", world.path("policy.yaml").display()),
+            format!("--audit-webhook-config-file={}", world.path("sink.kubeconfig").display()),
+        ];
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
+        flags
+    }
+
+    /// The paths of the events that came, in their order.
+    fn heard(&self) -> Vec<String> {
+        let lists = self.lists.lock().unwrap();
+        let items = lists.iter().flat_map(|list| {
+            assert_eq!((&list["kind"], &list["apiVersion"]), (&value!("EventList"), &value!("audit.k8s.io/v1")));
+            list["items"].as_array().unwrap()
+        });
+        items.map(|event| event["requestURI"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_gets_batches_and_one_that_fails_gets_them_again() {
+    let world = World::new();
+    let backend = things(&world).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
+    let sink = Sink::start(&world, &[503, 500, 404]).await;
+    let flags = ["--audit-webhook-batch-max-size=3", "--audit-webhook-initial-backoff=10ms"];
+    let gateway = start(&world, &sink.flags(&world, &flags));
+    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    let paths: Vec<String> = (0..3).map(|n| format!("{THINGS}/{n}")).collect();
+    for path in &paths {
+        assert_eq!(client.get(path).await.status, 200);
+    }
+    eventually("the batch", async || (sink.heard() == paths).then_some(())).await;
+    assert_eq!(sink.backend.seen().len(), 4);
+    assert_eq!(sink.backend.last().all("authorization"), ["Bearer of-the-sink"]);
+    assert_eq!(sample(&gateway, "apiserver_audit_error_total{plugin=\"webhook\"}").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_on_the_same_machine_needs_no_tls() {
+    let world = World::new();
+    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata}\n");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (heard, mut lists) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let heard = heard.clone();
+            let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                let heard = heard.clone();
+                async move {
+                    let (head, body) = request.into_parts();
+                    let list: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
+                    heard.send((head, list)).unwrap();
+                    Ok::<_, std::convert::Infallible>(json(200, ""))
+                }
+            });
+            let connection = hyper::server::conn::http1::Builder::new();
+            tokio::spawn(connection.serve_connection(hyper_util::rt::TokioIo::new(socket), service));
+        }
+    });
+    let document = value!({
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{address}/k8s-audit")}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c"}}],
+        "current-context": "x",
+    });
+    fs::write(world.path("sink.kubeconfig"), document.to_string()).unwrap();
+    let gateway = start(
+        &world,
+        &[
+            to_log(&world)[0].clone(),
+            format!("--audit-webhook-config-file={}", world.path("sink.kubeconfig").display()),
+            "--audit-webhook-batch-max-wait=1ms".to_owned(),
+        ],
+    );
+    let nobody = Client::http1(&world, &gateway, None).await;
+    nobody.get("/livez").await;
+    let (head, list) = tokio::time::timeout(PATIENCE, lists.recv()).await.unwrap().unwrap();
+    assert_eq!(head.uri.path(), "/k8s-audit");
+    assert_eq!(head.headers["host"], address.to_string());
+    assert_eq!((&list["kind"], &list["items"][0]["requestURI"]), (&value!("EventList"), &value!("/livez")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_company_is_sent_at_the_end() {
+    let world = World::new();
+    let backend = things(&world).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
+    let sink = Sink::start(&world, &[]).await;
+    let mut gateway = start(&world, &sink.flags(&world, &["--audit-webhook-batch-max-wait=1h"]));
+    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    client.get(THINGS).await;
+    drop(client);
+    gateway.signal("TERM");
+    assert!(gateway.ended().await.success());
+    assert_eq!(sink.heard(), [THINGS]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_a_webhook_that_is_stuck() {
+    let world = World::new();
+    let backend = things(&world).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
+    let sink = Sink::start(&world, &[0; 100]).await;
+    let flags = ["--audit-webhook-batch-max-size=2", "--audit-webhook-batch-buffer-size=10"];
+    let mut flags = sink.flags(&world, &flags);
+    flags.push(to_log(&world)[1].clone());
+    let mut gateway = start(&world, &flags);
+    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    for n in 0..50 {
+        assert_eq!(client.get(&format!("{THINGS}/{n}")).await.status, 200);
+    }
+    assert_eq!(sample(&gateway, "apiserver_audit_error_total{plugin=\"buffered\"}").await, Some(40.0));
+    assert_eq!(sample(&gateway, "apiserver_audit_event_total").await, Some(50.0));
+    // The log beside it misses nothing.
+    eventually("all events in the log", async || (events(&world).len() == 50).then_some(())).await;
+    // Nor does the end wait for ever, and says what was lost.
+    gateway.signal("TERM");
+    assert!(tokio::time::timeout(PATIENCE, gateway.ended()).await.unwrap().success());
+    gateway.said(&["audit events are lost: they were not taken before the end", "\"events\":10", "webhook"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_standard_output_are_lines_and_the_legacy_format_is_text() {
+    let world = World::new();
+    policy(&world, "rules:\n- {level: Metadata, nonResourceURLs: [/livez], omitStages: [RequestReceived]}\n");
+    let mut flags = world.arguments(&["--audit-log-path=-", "--audit-log-format=legacy"]);
+    flags.push(to_log(&world)[0].clone());
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_narthex"))
+        .arg("gateway")
+        .args(&flags)
+        .env_clear()
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let errors = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let address = errors.map_while(Result::ok).find_map(|line| {
+        let line: Value = serde_json::from_str(&line).ok()?;
+        if line["message"] == "serving" { line["address"].as_str()?.parse().ok() } else { None }
+    });
+    let stream = crate::client::connect(&world, address.unwrap(), None, &["http/1.1"]).await;
+    assert_eq!(Client::over(stream, true).await.get("/livez").await.status, 200);
+    let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for words in [" AUDIT: id=\"", "stage=\"ResponseComplete\"", "user=\"<none>\"", "uri=\"/livez\" response=\"200\"\n"]
+    {
+        assert!(line.contains(words), "{words} in {line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_mistake_is_told_before_anything_listens() {
+    let world = World::new();
+    policy(&world, "omitStages: [Late]\nrules:\n- {level: All}\n- {level: None, paths: [/]}\n");
+    fs::write(world.path("sink.kubeconfig"), "current-context: x\n").unwrap();
+    let mut flags = world.arguments(&["--audit-log-format=xml"]);
+    flags.extend(to_log(&world));
+    flags.push(format!("--audit-webhook-config-file={}", world.path("sink.kubeconfig").display()));
+    for command in [&["gateway"][..], &["check", "gateway"]] {
+        let line: Vec<String> = command.iter().map(|word| (*word).to_owned()).chain(flags.clone()).collect();
+        let output = narthex(&line);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        for words in [
+            "--audit-log-format: \"xml\" is not supported",
+            "policy.yaml: omitStages[0]: \"Late\" is no stage",
+            "policy.yaml: rules[0].level: \"All\" is no level",
+            "policy.yaml: rules[1].paths: unknown field",
+            "sink.kubeconfig: current-context: there is no single context",
+        ] {
+            assert!(said.contains(words), "{words} in {said}");
+        }
+        assert!(!world.path("audit").exists());
+    }
+    // A log that cannot be written.
+    policy(&world, "rules:\n- {level: Metadata}\n");
+    fs::write(world.path("audit"), "a file").unwrap();
+    let mut line = vec!["gateway".to_owned()];
+    line.extend(world.arguments(&[]));
+    line.extend(to_log(&world));
+    let output = narthex(&line);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("--audit-log-path: ") && said.contains("audit.log cannot be written"), "{said}");
+}
