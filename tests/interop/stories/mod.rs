@@ -1,6 +1,7 @@
 //! What people do. A [`Story`] is told at each target with each kubectl, and what was said is compared;
 //! a [`Trial`] stands by itself.
 
+mod auditing;
 mod crowd;
 mod delegation;
 mod discovery;
@@ -55,7 +56,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
 
 /// Trials of narthex.
 pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
-    [identity::THROUGH, failure::THROUGH].concat()
+    [identity::THROUGH, failure::THROUGH, auditing::THROUGH].concat()
 }
 
 /// Tells `story` as jane at narthex, where there is nothing to compare with.

@@ -14,6 +14,8 @@ pub(crate) struct Cluster {
     pub(crate) etcd_url: String,
     /// A cluster admin's kubeconfig for kube-apiserver, by which the extension server asks it.
     pub(crate) admin_kubeconfig: PathBuf,
+    /// Where kube-apiserver writes what people do.
+    pub(crate) audit_log: PathBuf,
     _kube_apiserver: Process,
     _etcd: Process,
 }
@@ -22,12 +24,20 @@ impl Cluster {
     pub(crate) fn start(directory: &Path) -> Cluster {
         let authorities = Authorities::make(directory);
         let (etcd, etcd_url) = start_etcd(directory);
-        let (kube_apiserver, door) = start_kube_apiserver(directory, &authorities, &etcd_url);
+        let audit_log = directory.join("logs").join("kube-apiserver-audit.log");
+        let (kube_apiserver, door) = start_kube_apiserver(directory, &authorities, &etcd_url, &audit_log);
         let files = directory.join("kubeconfigs");
         let admin_kubeconfig =
             kubeconfig::write(&files, "cluster-admin", &door.url(), &door.authority, Some(&authorities.admin));
-        let cluster =
-            Cluster { door, authorities, etcd_url, admin_kubeconfig, _kube_apiserver: kube_apiserver, _etcd: etcd };
+        let cluster = Cluster {
+            door,
+            authorities,
+            etcd_url,
+            admin_kubeconfig,
+            audit_log,
+            _kube_apiserver: kube_apiserver,
+            _etcd: etcd,
+        };
         cluster.grant_rights();
         cluster
     }
@@ -80,7 +90,12 @@ fn start_etcd(directory: &Path) -> (Process, String) {
     (Process::start("etcd", &peer("etcd"), arguments, directory), client)
 }
 
-fn start_kube_apiserver(directory: &Path, authorities: &Authorities, etcd: &str) -> (Process, Door) {
+/// What is audited of people.
+pub(crate) fn audit_policy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/fixtures/audit-people.yaml")
+}
+
+fn start_kube_apiserver(directory: &Path, authorities: &Authorities, etcd: &str, audit_log: &Path) -> (Process, Door) {
     let port = free_port();
     let serving = authorities.serving.server("kube-apiserver", &["127.0.0.1", "localhost"]);
     let (token_key, token_public) = &authorities.service_account;
@@ -108,6 +123,8 @@ fn start_kube_apiserver(directory: &Path, authorities: &Authorities, etcd: &str)
         file("proxy-client-key-file", &authorities.front_proxy.key),
         "--disable-admission-plugins=ServiceAccount".to_owned(),
         file("cert-dir", &directory.join("kube-apiserver")),
+        file("audit-policy-file", &audit_policy()),
+        file("audit-log-path", audit_log),
     ];
     let mut process = Process::start("kube-apiserver", &peer("kube-apiserver"), arguments, directory);
     let door = Door::new(port, &authorities.serving.file);

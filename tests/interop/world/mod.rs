@@ -14,7 +14,7 @@ mod session;
 
 pub(crate) use addresses::free_port;
 pub(crate) use certificates::Identity;
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::{Cluster, audit_policy};
 pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use extension::Extension;
 pub(crate) use gateway::Gateway;
