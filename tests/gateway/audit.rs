@@ -10,9 +10,12 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json as value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::authorizers;
 use crate::backend::{Backend, Settings, data, json, watched};
-use crate::client::{Client, get, next, request, sample};
+use crate::client::{Client, admin, get, next, request, sample};
+use crate::reviewer::{Reviewer, access, failure};
 use crate::scene::{Scene, THINGS, watch};
+use crate::served;
 use crate::world::{Gateway, PATIENCE, World, eventually, narthex};
 
 const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
@@ -22,7 +25,11 @@ const EVERYTHING: &str = "rules:\n- {level: RequestResponse, resources: [{group:
 
 /// Writes `policy.yaml`.
 fn policy(world: &World, text: &str) {
-    let path = world.path("policy.yaml");
+    policy_at(world, "policy.yaml", text);
+}
+
+fn policy_at(world: &World, name: &str, text: &str) {
+    let path = world.path(name);
     fs::write(path.with_extension("tmp"), format!("{POLICY}{text}")).unwrap();
     fs::rename(path.with_extension("tmp"), path).unwrap();
 }
@@ -288,6 +295,99 @@ fn events_of_stage(world: &World, stage: &str) -> Vec<Value> {
     events(world).into_iter().filter(|event| event["stage"] == stage).collect()
 }
 
+/// As the union of authorizers in `k8s.io/apiserver/pkg/authorization/union`: who decides gives the reason, and where
+/// nobody does, everybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_chain_the_reason_is_that_of_who_decided() {
+    let world = World::new();
+    let (first, last) = (Reviewer::start(&world).await, Reviewer::start(&world).await);
+    first.behave(|question| match question["spec"]["user"].as_str() {
+        Some("ann") => access(value!({"allowed": true, "reason": "a friend"})),
+        Some("eve") => access(value!({"allowed": false, "denied": true, "reason": "never eve"})),
+        Some("fay") => access(value!({"allowed": true, "denied": true, "reason": "both"})),
+        _ => access(value!({"allowed": false, "reason": "first does not know"})),
+    });
+    last.behave(|question| match question["spec"]["user"].as_str() {
+        Some("gus") => failure(403, "Forbidden"),
+        _ => access(value!({"allowed": false, "reason": "last does not know"})),
+    });
+    let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: reader}\n\
+                rules: [{apiGroups: ['*'], resources: ['*'], verbs: [get]}]\n---\n\
+                apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: devs}\n\
+                roleRef: {kind: ClusterRole, name: reader}\nsubjects: [{kind: Group, name: devs}]\n";
+    fs::write(world.path("rbac.yaml"), rbac).unwrap();
+    let chain = [
+        authorizers::webhook("first", &first.write_kubeconfig(&world, "first", ""), &value!({})),
+        authorizers::rbac(),
+        authorizers::webhook("last", &last.write_kubeconfig(&world, "last", ""), &value!({"failurePolicy": "Deny"})),
+    ];
+    authorizers::write(&world.path("chain.yaml"), &chain);
+    let flags = [
+        format!("--authorization-config={}", world.path("chain.yaml").display()),
+        format!("--authorization-policy-file={}", world.path("rbac.yaml").display()),
+    ];
+    let backend = things(&world).await;
+    let rules = "omitStages: [RequestReceived]\nrules:\n- {level: Metadata}\n";
+    let scene = scene(world, &backend, rules, &flags.each_ref().map(String::as_str));
+
+    let by_role = r#"RBAC: allowed by ClusterRoleBinding "devs" of ClusterRole "reader" to Group "devs""#;
+    for (name, groups, code, decision, reason) in [
+        ("ann", &[][..], 200, value!("allow"), "a friend"),
+        ("bob", &["devs"], 200, value!("allow"), by_role),
+        ("eve", &["devs"], 403, value!("forbid"), "never eve"),
+        ("dan", &["ops"], 403, value!("forbid"), "first does not know\nlast does not know"),
+        // Upstream's filter says no more than that when it could not be found out.
+        ("fay", &["devs"], 500, Value::Null, "internal error"),
+        ("gus", &["ops"], 500, Value::Null, "internal error"),
+        ("root", &["system:masters"], 200, value!("allow"), ""),
+    ] {
+        let client = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user(name, groups))).await;
+        // What is remembered has the same reason.
+        for time in ["once", "again"] {
+            let path = format!("{THINGS}/{name}-{time}");
+            assert_eq!(client.get(&path).await.status, code, "{name}");
+            let event = of(&scene.world, &path, 1).await.remove(0);
+            let annotations = &event["annotations"];
+            assert_eq!(annotations["authorization.k8s.io/decision"], decision, "{name} {annotations}");
+            assert_eq!(annotations["authorization.k8s.io/reason"], reason, "{name}");
+        }
+    }
+}
+
+/// A TokenReview holds a token. kube-apiserver writes it at level `Request`, as any object, so policies leave it at
+/// `Metadata`: the sample does.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_backends_ask_is_told_like_any_request() {
+    let world = World::new();
+    policy_at(&world, "whole.yaml", "omitStages: [RequestReceived]\nrules:\n- {level: Request}\n");
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/audit/policy.yaml");
+    let whole = world.path("whole.yaml").display().to_string();
+    let token = served::question("TokenReview", &value!({"token": "s3cret"}));
+    let attributes = value!({"verb": "get", "path": "/metrics"});
+    let access = value!({"user": "jane", "nonResourceAttributes": attributes});
+    let access = served::question("SubjectAccessReview", &access);
+    for (policy, objects) in [(sample, false), (&*whole, true)] {
+        let flags = [format!("--audit-policy-file={policy}"), to_log(&world)[1].clone()];
+        let _ = fs::remove_dir_all(world.path("audit"));
+        let gateway = served::gateway(&world, &flags.each_ref().map(String::as_str));
+        let wardle = served::wardle(&world, &gateway).await;
+        let config_map = format!("{}/{}", served::CONFIG_MAPS, served::NAME);
+        assert_eq!(wardle.get(&config_map).await.status, 200);
+        for (path, question) in [(served::TOKEN_REVIEWS, &token), (served::ACCESS_REVIEWS, &access)] {
+            assert_eq!(served::post(&wardle, path, question).await.status, 201);
+            let event = of(&world, path, 1).await.remove(0);
+            assert_eq!((&event["verb"], &event["user"]["username"]), (&value!("create"), &value!("wardle")));
+            assert_eq!(event["responseStatus"], value!({"metadata": {}, "code": 201}));
+            assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "allow");
+            let object = if objects { question } else { &Value::Null };
+            assert_eq!((&event["requestObject"], &event["responseObject"]), (object, &Value::Null));
+        }
+        let event = of(&world, &config_map, 1).await.remove(0);
+        assert_eq!(event["objectRef"]["name"], served::NAME);
+        assert_eq!(fs::read_to_string(world.path("audit/audit.log")).unwrap().contains("s3cret"), objects);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tunnel_is_an_answer_that_goes_on() {
     let world = World::new();
@@ -351,9 +451,13 @@ async fn the_policy_says_what_is_left_out_and_is_followed() {
 
     policy(&scene.world, "rules:\n- {level: Everything}\n");
     scene.gateway.said(&["the audit policy changed and is not usable", "rules[0].level"]).await;
+    let problems = async || admin(&scene.gateway, get("/status.json", &[])).await.json()["fileProblems"].take();
+    let told = eventually("the status to tell the mistake", async || problems().await[0].as_str().map(str::to_owned));
+    assert!(told.await.contains("rules[0].level"));
     jane.get(&format!("{THINGS}/unheard")).await;
     policy(&scene.world, "rules:\n- {level: Metadata, omitStages: [ResponseComplete]}\n");
     scene.gateway.said(&["the audit policy was read again"]).await;
+    eventually("the status to forget it", async || (problems().await == value!([])).then_some(())).await;
     eventually("the new policy to hold", async || {
         jane.get(&format!("{THINGS}/heard/too")).await;
         let found = events(&scene.world).into_iter().find(|event| event["requestURI"] == format!("{THINGS}/heard/too"));

@@ -27,7 +27,7 @@ subjects: [{kind: Group, name: devs}]
 ";
 
 /// A webhook that says what the test wants.
-fn webhook(name: &str, kubeconfig: &str, more: &Value) -> Value {
+pub(crate) fn webhook(name: &str, kubeconfig: &str, more: &Value) -> Value {
     let mut webhook = json!({
         "timeout": "3s", "subjectAccessReviewVersion": "v1", "failurePolicy": "NoOpinion",
         "matchConditionSubjectAccessReviewVersion": "v1",
@@ -39,11 +39,13 @@ fn webhook(name: &str, kubeconfig: &str, more: &Value) -> Value {
     json!({"type": "Webhook", "name": name, "webhook": webhook})
 }
 
-fn rbac() -> Value {
+/// The RBAC objects of a file.
+pub(crate) fn rbac() -> Value {
     json!({"type": "RBAC", "name": "rbac"})
 }
 
-fn write(path: &Path, authorizers: &[Value]) {
+/// Writes a configuration.
+pub(crate) fn write(path: &Path, authorizers: &[Value]) {
     let document = json!({
         "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthorizationConfiguration", "authorizers": authorizers,
     });

@@ -8,13 +8,13 @@ use crate::client::{Client, Read, get, next, request, sample};
 use crate::reviewer::{Reviewer, token};
 use crate::world::{Gateway, World, eventually, narthex};
 
-const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
-const NAME: &str = "extension-apiserver-authentication";
-const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
+pub(crate) const NAME: &str = "extension-apiserver-authentication";
+pub(crate) const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+pub(crate) const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// A gateway whose chain lets `wardle` ask, and members of `devs` read things.
-fn gateway(world: &World, more: &[&str]) -> Gateway {
+pub(crate) fn gateway(world: &World, more: &[&str]) -> Gateway {
     let policy = world.path("policy.yaml");
     let sample =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/backend.yaml")).unwrap();
@@ -35,16 +35,18 @@ fn gateway(world: &World, more: &[&str]) -> Gateway {
 }
 
 /// The backend, as a client of the gateway.
-async fn wardle(world: &World, gateway: &Gateway) -> Client {
+pub(crate) async fn wardle(world: &World, gateway: &Gateway) -> Client {
     Client::http2(world, gateway, Some(&world.user("wardle", &[]))).await
 }
 
-async fn post(client: &Client, path: &str, document: &Value) -> Read {
+/// Sends an object.
+pub(crate) async fn post(client: &Client, path: &str, document: &Value) -> Read {
     let kind = [("content-type", "application/json")];
     client.ask(request(Method::POST, path, &kind, &document.to_string())).await
 }
 
-fn question(kind: &str, spec: &Value) -> Value {
+/// A review.
+pub(crate) fn question(kind: &str, spec: &Value) -> Value {
     let group = if kind == "TokenReview" { "authentication.k8s.io/v1" } else { "authorization.k8s.io/v1" };
     json!({"kind": kind, "apiVersion": group, "metadata": {}, "spec": spec, "status": {}})
 }
