@@ -18,8 +18,12 @@ pub(super) const EXTRA_SPACE: &str =
 /// Reads the value of `Authorization` as
 /// `k8s.io/apiserver/pkg/authentication/request/bearertoken` does: words behind the token are ignored.
 pub fn parse(value: &str) -> Bearer<'_> {
-    let mut words = value.trim().splitn(3, ' ');
-    let (Some(scheme), Some(token)) = (words.next(), words.next()) else { return Bearer::None };
+    let value = value.trim();
+    // By bytes: the search for a character is made for longer texts, and this is on every request's way.
+    let Some(space) = value.bytes().position(|byte| byte == b' ') else { return Bearer::None };
+    let scheme = &value[..space];
+    let mut words = value[space + 1..].splitn(2, ' ');
+    let token = words.next().unwrap_or_default();
     if !scheme.eq_ignore_ascii_case("bearer") {
         Bearer::None
     } else if !token.is_empty() {

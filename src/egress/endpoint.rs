@@ -1,6 +1,7 @@
 //! One endpoint of a backend, as one worker knows it: its connections and whether it answers.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -162,6 +163,19 @@ impl Endpoint {
                 Ok(took) => timing = took,
                 Err(error) => return Err(SendError::NotSent { request, error }),
             }
+        }
+    }
+
+    /// As [`Endpoint::send`], if an HTTP/2 connection has a stream for it now; else the request is given back. That is
+    /// what happens nearly always, and its future is a quarter of the other's.
+    pub fn send_now(
+        self: &Rc<Self>,
+        request: Box<Request<Body>>,
+    ) -> Result<impl Future<Output = Result<Sent, SendError>>, Box<Request<Body>>> {
+        let stream = if self.protocol.get() == Some(Protocol::Http2) { self.stream() } else { None };
+        match stream {
+            Some(stream) => Ok(self.send_http2(request, stream, Pending::new(self), Timing::default())),
+            None => Err(request),
         }
     }
 

@@ -67,7 +67,12 @@ pub(super) async fn exchange<'e>(
         if let Some(why) = why.take() {
             retried(why);
         }
-        match endpoint.send(request).await {
+        let answered = match endpoint.send_now(request) {
+            Ok(sending) => sending.await,
+            // Boxed: the other way, and every request, would pay for its size.
+            Err(request) => Box::pin(endpoint.send(request)).await,
+        };
+        match answered {
             Ok(sent) => {
                 if let Some(source) = source {
                     source.forget();

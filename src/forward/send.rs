@@ -1,5 +1,6 @@
 //! From a permitted request to the backend's answer.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,9 +94,8 @@ pub async fn send(
         };
     let pick = |failed: &[usize], doubtful: &[usize]| backend.pick(failed, doubtful);
     let tried = {
-        // Boxed: by value it would be copied, and kept, once for each future around it.
-        let exchange = exchange(request, copy, source.as_ref(), again, pick, |reason| record.retried(reason));
-        within(timeout.map(|timeout| began + timeout), Box::pin(exchange)).await
+        let exchange = pin!(exchange(request, copy, source.as_ref(), again, pick, |reason| record.retried(reason)));
+        within(timeout.map(|timeout| began + timeout), exchange).await
     };
     let fault = source.and_then(|source| source.fault());
     let (index, sent) = match tried {
