@@ -1,6 +1,8 @@
 //! Bodies, refusals and headers: what every stage of a request speaks.
 
 mod body;
+/// What browsers are told.
+pub mod browser;
 /// Headers that end at the next hop, and upgrades.
 pub mod hop_by_hop;
 /// Which encoding a client accepts.

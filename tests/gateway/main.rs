@@ -10,6 +10,7 @@ mod audit;
 mod authorizers;
 mod backend;
 mod bodies;
+mod browsers;
 mod client;
 mod delegated;
 mod discovery;

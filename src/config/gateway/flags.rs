@@ -132,6 +132,18 @@ pub static SERVING: Group = Group {
             "Load balancers that may announce an address with --proxy-protocol",
         ),
         Flag::new(
+            "cors-allowed-origins",
+            Kind::List("REGEX"),
+            "",
+            "Origins whose pages may ask, for example ^https://example\\.com(:|$): regular expressions, each bound to both ends of the host by ^ or // and $ or a port (default: none)",
+        ),
+        Flag::new(
+            "strict-transport-security-directives",
+            Kind::List("DIRECTIVE"),
+            "",
+            "What the header Strict-Transport-Security of every answer says: max-age=SECONDS, includeSubDomains, preload (default: no such header)",
+        ),
+        Flag::new(
             "shutdown-delay-duration",
             Kind::Duration,
             "0s",
@@ -521,7 +533,6 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 /// Flags whose names are settled but whose work is not done yet. They are understood so that whoever
 /// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
 pub static LATER: &[Flag] = &[
-    later("cors-allowed-origins", Kind::List(""), NO_CORS),
     later("kubeconfig", Kind::File, REGISTRY),
     later("delegate-kubeconfig", Kind::File, REGISTRY),
     later("egress-selector-config-file", Kind::File, DIRECT),
@@ -539,7 +550,6 @@ pub static LATER: &[Flag] = &[
 const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
 const DIRECT: &str = "this version connects to backends directly";
 const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";
-const NO_CORS: &str = "this version answers no CORS requests; let browsers use a proxy in front of it";
 
 const fn later(name: &'static str, kind: Kind, instead: &'static str) -> Flag {
     Flag::new(name, kind, "", instead)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Who;
 use crate::config::reading::Reading;
 use crate::listen::Limits;
+use crate::message::browser::{Browsers, check_directive, check_origin};
 use crate::tls::server::{NamedPair, ServingSettings};
 
 /// Where we listen, and who we are to clients.
@@ -22,6 +23,8 @@ pub struct Serving {
     pub goaway_chance: f64,
     /// Who may announce another client address.
     pub proxy_protocol: ProxyProtocol,
+    /// What browsers are told, if anything.
+    pub browsers: Option<Browsers>,
 }
 
 /// Whether the PROXY protocol is understood, and from whom.
@@ -114,7 +117,23 @@ pub(super) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
         certificate_dir,
         goaway_chance: reading.fraction("goaway-chance", 0.0, 0.02),
         proxy_protocol: proxy_protocol(reading),
+        browsers: browsers(reading),
     }
+}
+
+fn browsers(reading: &mut Reading<'_>) -> Option<Browsers> {
+    const ORIGINS: &str = "cors-allowed-origins";
+    const DIRECTIVES: &str = "strict-transport-security-directives";
+    let mut checked = |name: &str, check: fn(&str) -> Result<(), String>| {
+        let mut texts = reading.list(name);
+        texts.retain(|text| check(text).map_err(|message| reading.problem(name, message)).is_ok());
+        texts
+    };
+    let (origins, directives) = (checked(ORIGINS, check_origin), checked(DIRECTIVES, check_directive));
+    Browsers::new(&origins, &directives).unwrap_or_else(|error| {
+        reading.problem(ORIGINS, error);
+        None
+    })
 }
 
 fn named_pairs(reading: &mut Reading<'_>) -> Vec<NamedPair> {

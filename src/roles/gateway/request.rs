@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 
 use super::connection::Connection;
@@ -39,6 +39,8 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Rece
     let audit_id = audit_id(request.headers());
     record.audit_id(audit_id.clone());
     let head = request.method() == Method::HEAD;
+    let browsers = connection.worker.shared.browsers.as_ref();
+    let origin = browsers.and_then(|browsers| browsers.origin(request.headers()));
     let mut response = match relay(&connection, request, &audit_id, record).await {
         Ok(response) => response,
         Err((refusal, mut record)) => {
@@ -55,6 +57,9 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Rece
         }
     };
     response.headers_mut().insert(AUDIT_ID, audit_id);
+    if let Some(browsers) = browsers {
+        browsers.mark(response.headers_mut(), origin);
+    }
     if connection.is_leaving() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -124,6 +129,14 @@ async fn relay(
     // Health is for whoever asks: a load balancer has no credentials.
     if let Some(response) = local::health(shared, &method, path.decoded(), uri.query()) {
         audit(&mut record, None, request.headers(), false);
+        return Ok(done(record, response));
+    }
+    // So is whether a page may ask: its browser asks that without credentials.
+    if method == Method::OPTIONS
+        && shared.browsers.as_ref().is_some_and(|browsers| browsers.origin(request.headers()).is_some())
+    {
+        let mut response = Response::new(Body::Empty);
+        *response.status_mut() = StatusCode::NO_CONTENT;
         return Ok(done(record, response));
     }
     // Who watches us may go on looking (`pkg/server/filters/with_retry_after.go`).

@@ -7,6 +7,7 @@ use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::report::Reports;
 use crate::discovery::Documents;
 use crate::message::ErrorFormat;
+use crate::message::browser::Browsers;
 use crate::observe::Auditor;
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,
+    pub(super) browsers: Option<Browsers>,
     pub(super) reading: Bound,
     pub(super) mutating: Bound,
     pub(super) drain: Drain,

@@ -200,6 +200,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             goaway_chance: config.serving.goaway_chance,
             send_retry_after: config.shutdown.send_retry_after,
         },
+        browsers: config.serving.browsers.clone(),
         reading: Bound { running: Inflight::default(), most: config.forwarding.max_inflight.unwrap_or(0) },
         mutating: Bound { running: Inflight::default(), most: config.forwarding.max_mutating_inflight.unwrap_or(0) },
         drain: drain.clone(),

@@ -1,0 +1,180 @@
+//! What browsers are told: which pages may ask across origins (CORS), and to stay with TLS (HSTS).
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ORIGIN, STRICT_TRANSPORT_SECURITY, VARY,
+};
+use http::{HeaderMap, HeaderValue};
+use regex::{Regex, RegexSet};
+
+/// As `k8s.io/apiserver/pkg/server/filters/cors.go` allows.
+const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, OPTIONS, PUT, DELETE, PATCH");
+const HEADERS: HeaderValue = HeaderValue::from_static(
+    "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since",
+);
+/// `Date` as there, and what our answers say to whoever debugs or retries.
+const EXPOSED: HeaderValue = HeaderValue::from_static("Date, Audit-Id, Retry-After, Warning");
+
+/// Whose pages may ask, and what all browsers are told about TLS.
+#[derive(Clone, Debug)]
+pub struct Browsers {
+    /// None: nothing is ever said about origins.
+    origins: Option<RegexSet>,
+    transport_security: Option<HeaderValue>,
+}
+
+/// The origin of a page that may read the answer.
+#[derive(Clone, Debug)]
+pub struct AllowedOrigin(HeaderValue);
+
+impl Browsers {
+    /// Of `--cors-allowed-origins`, checked by [`check_origin`], and `--strict-transport-security-directives`,
+    /// checked by [`check_directive`]; none if neither says anything.
+    ///
+    /// # Errors
+    /// What the expressions are together that none is alone: too large.
+    pub fn new(origins: &[String], directives: &[String]) -> Result<Option<Browsers>, regex::Error> {
+        let origins = if origins.is_empty() { None } else { Some(RegexSet::new(origins)?) };
+        let transport_security = if directives.is_empty() { None } else { directives.join("; ").parse().ok() };
+        let any = origins.is_some() || transport_security.is_some();
+        Ok(any.then_some(Browsers { origins, transport_security }))
+    }
+
+    /// The origin a request says it comes from, if pages of it may ask. One that names several is not a browser's.
+    pub fn origin(&self, request: &HeaderMap) -> Option<AllowedOrigin> {
+        let origins = self.origins.as_ref()?;
+        let mut said = request.get_all(ORIGIN).iter();
+        let origin = said.next().filter(|_| said.next().is_none())?;
+        origins.is_match(origin.to_str().ok()?).then(|| AllowedOrigin(origin.clone()))
+    }
+
+    /// Marks an answer, whatever it is: a page may read a refusal, too.
+    pub fn mark(&self, answer: &mut HeaderMap, origin: Option<AllowedOrigin>) {
+        if self.origins.is_some() {
+            // To whomever the answer is: a cache must not show it to a page of another origin.
+            answer.append(VARY, HeaderValue::from_static("Origin"));
+        }
+        if let Some(AllowedOrigin(origin)) = origin {
+            answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            answer.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+            answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, HEADERS);
+            answer.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+            answer.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+        }
+        if let Some(directives) = &self.transport_security {
+            answer.insert(STRICT_TRANSPORT_SECURITY, directives.clone());
+        }
+    }
+}
+
+impl PartialEq for Browsers {
+    fn eq(&self, other: &Browsers) -> bool {
+        let patterns = |browsers: &Browsers| browsers.origins.as_ref().map(|set| set.patterns().to_vec());
+        patterns(self) == patterns(other) && self.transport_security == other.transport_security
+    }
+}
+
+/// Whether `expression` may stand in `--cors-allowed-origins`: it must be bound to both ends of the host, or
+/// `example.com` would let in `example.com.evil.org` (CVE-2022-1996; `validateCorsAllowedOriginList`).
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn check_origin(expression: &str) -> Result<(), String> {
+    if expression.is_empty() {
+        return Err("an empty expression allows every origin".to_owned());
+    }
+    Regex::new(expression).map_err(|error| format!("{expression:?}: {error}"))?;
+    let begins = ["^", "//"].iter().any(|mark| expression.contains(mark));
+    let ends = ["$", ":"].iter().any(|mark| expression.contains(mark));
+    // The colon behind the scheme ends no host; upstream lets it.
+    if begins && ends && (expression.contains('$') || expression.replace("://", "").contains(':')) {
+        return Ok(());
+    }
+    Err(format!(
+        "{expression:?} is not bound to both ends of the host; begin it with ^ or // and end it with $ or a port, as \
+         in ^https://example\\.com(:|$)"
+    ))
+}
+
+/// Whether `directive` may stand in `--strict-transport-security-directives` (`validateHSTSDirectives`).
+///
+/// # Errors
+/// What is allowed, in words.
+pub fn check_directive(directive: &str) -> Result<(), String> {
+    let age = |age: &str| !age.is_empty() && age.bytes().all(|byte| byte.is_ascii_digit());
+    if matches!(directive, "includeSubDomains" | "preload") || directive.strip_prefix("max-age=").is_some_and(age) {
+        return Ok(());
+    }
+    Err(format!("{directive:?} is no directive; use max-age=SECONDS, includeSubDomains or preload"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn asking(origins: &[&'static str]) -> HeaderMap {
+        origins.iter().map(|origin| (ORIGIN, HeaderValue::from_static(origin))).collect()
+    }
+
+    #[test]
+    fn origins_match_as_in_kube_apiserver() {
+        let browsers = Browsers::new(&list(&["^https://example\\.com(:|$)", "//localhost:"]), &[]).unwrap().unwrap();
+        let cases: [(&[&str], bool); 9] = [
+            (&["https://example.com"], true),
+            (&["https://example.com:8443"], true),
+            (&["http://localhost:3000"], true),
+            (&["http://localhost"], false),
+            (&["http://example.com"], false),
+            (&["https://example.com.evil.org"], false),
+            (&["null"], false),
+            (&["https://example.com", "https://example.com"], false),
+            (&[], false),
+        ];
+        for (origins, allowed) in cases {
+            assert_eq!(browsers.origin(&asking(origins)).is_some(), allowed, "{origins:?}");
+        }
+    }
+
+    #[test]
+    fn expressions_are_bound_to_the_host() {
+        for good in ["//example\\.com(:|$)", "^https://example\\.com(:|$)", "^https://x$", "//x:8080"] {
+            assert_eq!(check_origin(good), Ok(()), "{good}");
+        }
+        for bad in ["", "example.com", "//example.com", "example.com$", "https://example.com", "^//(", ".*"] {
+            assert!(check_origin(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn directives_are_those_of_the_standard() {
+        for good in ["max-age=31536000", "includeSubDomains", "preload"] {
+            assert_eq!(check_directive(good), Ok(()), "{good}");
+        }
+        for bad in ["", " ", "max-age", "max-age=", "max-age=x", "max-age=1=2", "includesubdomains", "preload\r\n"] {
+            assert!(check_directive(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn answers_are_marked() {
+        assert!(Browsers::new(&[], &[]).unwrap().is_none());
+        let browsers = Browsers::new(&[], &list(&["max-age=5", "preload"])).unwrap().unwrap();
+        let mut answer = HeaderMap::new();
+        browsers.mark(&mut answer, browsers.origin(&asking(&["https://a"])));
+        assert_eq!((answer.len(), &answer[STRICT_TRANSPORT_SECURITY]), (1, &"max-age=5; preload".parse().unwrap()));
+
+        let browsers = Browsers::new(&list(&["^https://a$"]), &[]).unwrap().unwrap();
+        let mut other = HeaderMap::new();
+        browsers.mark(&mut other, browsers.origin(&asking(&["https://b"])));
+        assert_eq!((other.len(), &other[VARY]), (1, &HeaderValue::from_static("Origin")));
+        let mut allowed = HeaderMap::new();
+        allowed.insert(VARY, HeaderValue::from_static("Accept"));
+        browsers.mark(&mut allowed, browsers.origin(&asking(&["https://a"])));
+        assert_eq!(allowed[ACCESS_CONTROL_ALLOW_ORIGIN], "https://a");
+        assert_eq!(allowed.get_all(VARY).iter().count(), 2);
+    }
+}
