@@ -1,33 +1,108 @@
-//! How many requests of one APIService are under way, and no more than allowed.
+//! How many requests are under way at once, no more than allowed, and how many of those may be one user's.
+//!
+//! A user may take a further place as long as they hold fewer than [`GENEROSITY`] times the places that are still
+//! free (the dynamic thresholds by which switches share a buffer among their ports). Alone, a user gets three
+//! quarters of all places; two greedy ones get three sevenths each, three three tenths; some are always left for
+//! whoever comes with none. Nobody waits in a queue, nothing is to be remembered of users who are gone.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// The count of one APIService, shared by all threads and by all routes it ever has.
+use crate::observe::metrics::Turned;
+
+/// How many times what is free a user may hold.
+const GENEROSITY: usize = 3;
+/// Cells in a row.
+const CELLS: usize = 256;
+
+/// The count of one limit, shared by all threads (and, for an APIService, by all routes it ever has).
 #[derive(Clone, Default)]
-pub struct Inflight(Arc<AtomicUsize>);
+pub struct Inflight(Arc<Counts>);
 
 /// A request under way; leaves when it is dropped.
-pub struct Place(Inflight);
+pub struct Place {
+    inflight: Inflight,
+    hand: Hand,
+}
+
+/// Where a user's requests are counted: in one cell of each row. What a user holds is the lesser of the two, so
+/// that two users are taken for one only if both cells are the same: one pair in 65,536, while a table that knew
+/// names could be filled with names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hand([u8; 2]);
+
+/// Deals hands. By a secret of its own, so that nobody can choose a name that shares another's cells.
+#[derive(Clone, Default)]
+pub struct Dealer(RandomState);
+
+struct Counts {
+    all: AtomicUsize,
+    rows: [[AtomicU32; CELLS]; 2],
+}
+
+impl Dealer {
+    /// The hand of `user`; always the same.
+    pub fn hand(&self, user: &str) -> Hand {
+        let [one, two, ..] = self.0.hash_one(user).to_ne_bytes();
+        Hand([one, two])
+    }
+}
 
 impl Inflight {
-    /// Takes a place if fewer than `most` are taken; 0 is no limit.
-    pub fn enter(&self, most: usize) -> Option<Place> {
-        let before = self.0.fetch_add(1, Ordering::Relaxed);
+    /// Takes a place for the user with `hand`, if fewer than `most` are taken and the user holds no more than a fair
+    /// share; 0 is no limit.
+    ///
+    /// # Errors
+    /// Why there is none. Somebody who asks and asks changes nothing that others would see.
+    pub fn enter(&self, hand: Hand, most: usize) -> Result<Place, Turned> {
+        if most > 0 {
+            let free = most.saturating_sub(self.count());
+            if free == 0 {
+                return Err(Turned::Full);
+            }
+            // Two threads may both see the last of a share: it is a little more then. Not so the limit itself.
+            if self.held(hand) >= GENEROSITY * free {
+                return Err(Turned::Share);
+            }
+        }
+        let before = self.0.all.fetch_add(1, Relaxed);
+        for cell in self.cells(hand) {
+            cell.fetch_add(1, Relaxed);
+        }
         // The guard first: whoever is turned away gives the place back too.
-        let place = Place(self.clone());
-        (most == 0 || before < most).then_some(place)
+        let place = Place { inflight: self.clone(), hand };
+        if most == 0 || before < most { Ok(place) } else { Err(Turned::Full) }
     }
 
     /// How many are under way now.
     pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.all.load(Relaxed)
+    }
+
+    fn held(&self, hand: Hand) -> usize {
+        self.cells(hand).map(|cell| cell.load(Relaxed)).into_iter().min().unwrap_or_default() as usize
+    }
+
+    fn cells(&self, Hand([one, two]): Hand) -> [&AtomicU32; 2] {
+        let [first, second] = &self.0.rows;
+        [&first[usize::from(one)], &second[usize::from(two)]]
+    }
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let row = || std::array::from_fn(|_| AtomicU32::new(0));
+        Counts { all: AtomicUsize::new(0), rows: [row(), row()] }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        for cell in self.inflight.cells(self.hand) {
+            cell.fetch_sub(1, Relaxed);
+        }
+        self.inflight.0.all.fetch_sub(1, Relaxed);
     }
 }
 
@@ -35,15 +110,98 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
+    const A: Hand = Hand([1, 1]);
+    const B: Hand = Hand([1, 2]);
+    const C: Hand = Hand([2, 1]);
+
+    /// Takes as many places as there are to have.
+    fn greedy(inflight: &Inflight, hand: Hand, most: usize) -> Vec<Place> {
+        std::iter::from_fn(|| inflight.enter(hand, most).ok()).take(10_000).collect()
+    }
+
     #[test]
     fn places_are_given_back() {
         let inflight = Inflight::default();
-        let one = inflight.enter(1);
-        assert!(one.is_some() && inflight.enter(1).is_none());
+        let one = inflight.enter(A, 1);
+        assert!(one.is_ok() && inflight.enter(A, 1).err() == Some(Turned::Full));
         assert_eq!(inflight.count(), 1);
-        assert!(inflight.enter(0).is_some());
+        assert!(inflight.enter(A, 0).is_ok());
         drop(one);
-        assert!(inflight.enter(1).is_some());
+        assert!(inflight.enter(A, 1).is_ok());
+        assert_eq!((inflight.count(), inflight.held(A)), (0, 0));
+    }
+
+    #[test]
+    fn one_user_leaves_places_to_others() {
+        // Limits so small that nothing could be left are for whoever comes first.
+        for (most, alone) in [(1, 1), (2, 2), (3, 3), (4, 3), (20, 15), (200, 150), (400, 300)] {
+            let inflight = Inflight::default();
+            let taken = greedy(&inflight, A, most);
+            assert_eq!(taken.len(), alone, "of {most}");
+            let expected = if alone < most { Turned::Share } else { Turned::Full };
+            assert_eq!(inflight.enter(A, most).err(), Some(expected));
+            if alone < most {
+                // B and C each share a cell with A, but not both.
+                assert!(inflight.enter(B, most).is_ok() && inflight.enter(C, most).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn greedy_users_come_to_equal_shares_and_leave_some() {
+        let inflight = Inflight::default();
+        let mut taken: Vec<(Hand, Vec<Place>)> = vec![(A, greedy(&inflight, A, 100))];
+        assert_eq!(taken[0].1.len(), 75);
+        taken.push((Hand([7, 7]), Vec::new()));
+        taken.push((Hand([8, 8]), Vec::new()));
+        // Each in turn ends a request, and all take what they can get.
+        for round in 0..300 {
+            let ending = round % 3;
+            taken[ending].1.pop();
+            for user in [(round + 1) % 3, (round + 2) % 3, ending] {
+                let (hand, places) = &mut taken[user];
+                places.extend(inflight.enter(*hand, 100).ok());
+            }
+        }
+        for (hand, places) in &taken {
+            assert!((28..=32).contains(&places.len()), "{hand:?} holds {}", places.len());
+        }
+        assert!(inflight.enter(Hand([9, 9]), 100).is_ok());
+    }
+
+    #[test]
+    fn no_limit_is_nobodys_share() {
+        let inflight = Inflight::default();
+        let taken = greedy(&inflight, A, 0);
+        assert_eq!((taken.len(), inflight.count()), (10_000, 10_000));
+    }
+
+    #[test]
+    fn threads_do_not_go_over_the_limit() {
+        let inflight = Inflight::default();
+        let (dealer, most) = (Dealer::default(), 50);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (inflight, dealer) = (&inflight, &dealer);
+                scope.spawn(move || {
+                    for turn in 0..5000 {
+                        let hand = dealer.hand(&format!("user-{thread}-{}", turn % 7));
+                        let taken = greedy(inflight, hand, most);
+                        assert!(taken.len() <= most);
+                    }
+                });
+            }
+        });
         assert_eq!(inflight.count(), 0);
+        assert!(inflight.0.rows.iter().flatten().all(|cell| cell.load(Relaxed) == 0));
+    }
+
+    #[test]
+    fn a_name_has_one_hand_and_a_process_its_own() {
+        let dealer = Dealer::default();
+        assert_eq!(dealer.hand("jane"), dealer.hand("jane"));
+        let names: Vec<String> = (0..64).map(|number| format!("user-{number}")).collect();
+        let other = Dealer::default();
+        assert!(names.iter().any(|name| dealer.hand(name) != other.hand(name)));
     }
 }

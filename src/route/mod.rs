@@ -3,5 +3,5 @@
 mod inflight;
 mod table;
 
-pub use inflight::{Inflight, Place};
+pub use inflight::{Dealer, Hand, Inflight, Place};
 pub use table::{Route, Table, Target, follow};

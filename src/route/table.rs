@@ -6,10 +6,11 @@ use std::sync::Arc;
 use crate::availability::{Availability, Board, Condition};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
+use crate::observe::metrics::Turned;
 use crate::process::{Drain, Phase, Published, Publisher};
 use crate::registry::{ApiService, Backend, Registry, Resolved, Rules, Unavailable, resolve};
 
-use super::inflight::{Inflight, Place};
+use super::inflight::{Hand, Inflight, Place};
 
 /// One APIService and where its requests go. The same `Arc` as long as neither changes, so that what hangs
 /// on it (connections, counts) lasts.
@@ -119,15 +120,24 @@ impl Route {
         }
     }
 
-    /// A place among the requests of this APIService that are under way, or the 429 that says there is none.
-    /// Watches and other long-running requests need none.
-    pub fn enter(&self) -> Result<Place, Refusal> {
-        self.inflight.enter(self.api_service.settings.max_inflight).ok_or_else(|| {
-            let name = &self.api_service.name;
-            let message = format!("too many requests for aggregated API {name} are under way, please try again later");
-            let status = Status::too_many_requests(message, 1);
-            Refusal::new(Blame::Gateway, status).because(format_args!("max-inflight of {name} reached"))
-        })
+    /// A place among the requests of this APIService that are under way, for the user with `hand`. Watches and
+    /// other long-running requests need none.
+    ///
+    /// # Errors
+    /// Why there is none; [`Route::crowded`] says it to the client.
+    pub fn enter(&self, hand: Hand) -> Result<Place, Turned> {
+        self.inflight.enter(hand, self.api_service.settings.max_inflight)
+    }
+
+    /// The 429 for a request that found no place.
+    pub fn crowded(&self, turned: Turned) -> Refusal {
+        let name = &self.api_service.name;
+        let message = format!("too many requests for aggregated API {name} are under way, please try again later");
+        let why = match turned {
+            Turned::Full => format!("max-inflight of {name} reached"),
+            Turned::Share => format!("the user holds more than a fair share of max-inflight of {name}"),
+        };
+        Refusal::new(Blame::Gateway, Status::too_many_requests(message, 1)).because(why)
     }
 
     fn unavailable(&self, reason: &str, message: &str, detail: &str) -> Refusal {
@@ -187,6 +197,10 @@ mod tests {
         api_service(name, &format!("groupPriorityMinimum: {priority}, versionPriority: 1, {service}"))
     }
 
+    fn hand() -> Hand {
+        crate::route::Dealer::default().hand("jane")
+    }
+
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: api, namespace: ns}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 443}]}\n---\n";
 
     fn build(documents: &str, previous: Option<&Table>) -> Table {
@@ -225,7 +239,7 @@ mod tests {
         let one = Table::build(&registry, rules, &board, None);
         let two = Table::build(&registry, rules, &board, Some(&one));
         assert!(Arc::ptr_eq(one.find("a.io", "v1").unwrap(), two.find("a.io", "v1").unwrap()));
-        let place = two.find("a.io", "v1").unwrap().enter().ok().unwrap();
+        let place = two.find("a.io", "v1").unwrap().enter(hand()).ok().unwrap();
         // Another registry: other objects of the same names.
         let other = build(&format!("{}{SERVICE}", text("v1.a.io", 2)), Some(&two));
         let (before, after) = (two.find("a.io", "v1").unwrap(), other.find("a.io", "v1").unwrap());
@@ -261,8 +275,9 @@ mod tests {
             text("v1.a.io", 1).replace("metadata: {", "metadata: {annotations: {narthex.dev/max-inflight: '1'}, ");
         let table = build(&format!("{limited}{SERVICE}"), None);
         let route = table.find("a.io", "v1").unwrap();
-        let place = route.enter().ok();
+        let place = route.enter(hand()).ok();
         assert!(place.is_some());
-        assert_eq!(route.enter().err().unwrap().status().code, 429);
+        let turned = route.enter(hand()).err().unwrap();
+        assert_eq!((turned, route.crowded(turned).status().code), (Turned::Full, 429));
     }
 }

@@ -16,6 +16,7 @@ mod delegated;
 mod discovery;
 mod ending;
 mod failover;
+mod fairness;
 mod faults;
 mod forger;
 mod frames;

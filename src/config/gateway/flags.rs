@@ -96,13 +96,13 @@ pub static SERVING: Group = Group {
             "max-requests-inflight",
             Kind::Count,
             "400",
-            "Reading requests served at the same time; 0 for no limit. Watches and other long-running requests do not count",
+            "Reading requests served at the same time, shared fairly among users; 0 for no limit. Watches and other long-running requests do not count",
         ),
         Flag::new(
             "max-mutating-requests-inflight",
             Kind::Count,
             "200",
-            "Changing requests served at the same time; 0 for no limit",
+            "Changing requests served at the same time, shared fairly among users; 0 for no limit",
         ),
         Flag::new(
             "max-connections",

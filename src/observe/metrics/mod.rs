@@ -10,6 +10,7 @@ mod cell;
 mod impersonation;
 mod labels;
 mod procfs;
+mod rejections;
 mod render;
 mod reviews;
 mod sums;
@@ -29,6 +30,7 @@ pub use impersonation::{Impersonation, Impersonations};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, Known, Protocol, RequestLabels, Retry, Scope, Verb,
 };
+pub use rejections::{Limit, Rejections, Turned};
 pub use reviews::{DecisionCache, Lookup, Review, Reviews};
 pub use text::Format;
 pub(in crate::observe) use worker::Ended;
@@ -54,6 +56,7 @@ pub struct Metrics {
     impersonations: Impersonations,
     authorization: Authorization,
     audit: AuditCounts,
+    rejections: Rejections,
 }
 
 /// The state of an APIService's circuit; the number is the metric's value.
@@ -95,6 +98,7 @@ impl Metrics {
             impersonations: Impersonations::default(),
             authorization: Authorization::default(),
             audit: AuditCounts::default(),
+            rejections: Rejections::default(),
         })
     }
 
@@ -125,6 +129,11 @@ impl Metrics {
     /// What is counted of audit events.
     pub(in crate::observe) fn audit(&self) -> &AuditCounts {
         &self.audit
+    }
+
+    /// What is counted of requests that found no place.
+    pub fn rejections(&self) -> &Rejections {
+        &self.rejections
     }
 
     /// A client's TLS handshake failed.

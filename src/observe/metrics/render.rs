@@ -125,6 +125,7 @@ impl Sums {
             text.sample(&[("request_kind", kind)], count);
         }
         metrics.reviews.delegated(text);
+        metrics.rejections.render(text);
         metrics.impersonations.render(text);
         counter(
             text,

@@ -18,10 +18,10 @@ use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Accept, Blame, Body, Received, Refusal, hop_by_hop, respond};
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::audit::Begin;
-use crate::observe::metrics::{Authentication, DryRun, Known, RequestLabels, Scope, Verb};
+use crate::observe::metrics::{Authentication, DryRun, Known, Limit, RequestLabels, Scope, Turned, Verb};
 use crate::process::{Phase, within};
 use crate::reviewer::Question;
-use crate::route::{Place, Route};
+use crate::route::{Hand, Place, Route};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// The longest `Audit-Id` taken from a client.
@@ -197,8 +197,11 @@ async fn relay(
         Some(reviewer) if route.is_none() => Question::asked(info).map(|question| (reviewer, question)),
         _ => None,
     };
-    let free = long_running || question.is_some();
-    let place = if free { None } else { attempt!(admit(connection, user, info)) };
+    let hand = if long_running || question.is_some() { None } else { Some(shared.dealer.hand(&user.name)) };
+    let place = match hand {
+        Some(hand) => attempt!(admit(connection, user, info, hand)),
+        None => None,
+    };
     if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || who.is_anonymous()
     {
         connection.ask_to_reconnect();
@@ -223,7 +226,13 @@ async fn relay(
         return Ok(done(record, warned(response, warning)));
     };
     let target = attempt!(route.target());
-    let route_place = if long_running { None } else { Some(attempt!(route.enter())) };
+    let route_place = match hand {
+        Some(hand) => Some(attempt!(route.enter(hand).map_err(|turned| {
+            shared.metrics.rejections().count(Limit::ApiService, turned);
+            route.crowded(turned)
+        }))),
+        None => None,
+    };
     let backend = attempt!(worker.backend(&target));
     record.service(backend.counts());
     let signature = attempt!(connection.signature(user, host));
@@ -346,19 +355,23 @@ fn known(connection: &Connection, info: &RequestInfo<'_>, route: Option<&Arc<Rou
     }
 }
 
-/// A place among the requests that run, or 429. `system:masters` always finds one, so that an operator can
-/// still look when all is full.
-fn admit(connection: &Connection, user: &User, info: &RequestInfo<'_>) -> Result<Option<Place>, Refusal> {
+/// A place among the requests that run, or 429: when all are taken, or when the user has more than a fair share.
+/// `system:masters` always finds one, so that an operator can still look when all is full.
+fn admit(connection: &Connection, user: &User, info: &RequestInfo<'_>, hand: Hand) -> Result<Option<Place>, Refusal> {
     if user.groups.iter().any(|group| group == "system:masters") {
         return Ok(None);
     }
     let shared = &connection.worker.shared;
-    let bound = if info.is_read_only() { &shared.reading } else { &shared.mutating };
-    let full = || {
+    let (bound, limit) =
+        if info.is_read_only() { (&shared.reading, Limit::ReadOnly) } else { (&shared.mutating, Limit::Mutating) };
+    bound.running.enter(hand, bound.most).map(Some).map_err(|turned| {
+        shared.metrics.rejections().count(limit, turned);
         let status = Status::too_many_requests("Too many requests, please try again later.", 1);
-        Refusal::new(Blame::Gateway, status).because("the limit of requests in flight is reached")
-    };
-    bound.running.enter(bound.most).map(Some).ok_or_else(full)
+        Refusal::new(Blame::Gateway, status).because(match turned {
+            Turned::Full => "the limit of requests in flight is reached",
+            Turned::Share => "the user holds more than a fair share of the requests in flight",
+        })
+    })
 }
 
 /// When a request is too late for its client, if that says so.

@@ -14,7 +14,7 @@ use crate::observe::metrics::Metrics;
 use crate::openapi::Index;
 use crate::process::{Drain, Published};
 use crate::reviewer::Reviewer;
-use crate::route::{Inflight, Table};
+use crate::route::{Dealer, Inflight, Table};
 use crate::tls::KeyPair;
 use crate::tls::server::ServingReaders;
 
@@ -39,6 +39,8 @@ pub(super) struct Shared {
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,
     pub(super) browsers: Option<Browsers>,
+    /// Whose requests are counted where, for fair shares.
+    pub(super) dealer: Dealer,
     pub(super) reading: Bound,
     pub(super) mutating: Bound,
     pub(super) drain: Drain,

@@ -26,7 +26,7 @@ use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Phase, Problem, Problems, Published};
 use crate::reviewer::{Reviewer, Speaker};
-use crate::route::{Inflight, Table};
+use crate::route::{Dealer, Inflight, Table};
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, authorize, tls};
 
@@ -201,6 +201,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             send_retry_after: config.shutdown.send_retry_after,
         },
         browsers: config.serving.browsers.clone(),
+        dealer: Dealer::default(),
         reading: Bound { running: Inflight::default(), most: config.forwarding.max_inflight.unwrap_or(0) },
         mutating: Bound { running: Inflight::default(), most: config.forwarding.max_mutating_inflight.unwrap_or(0) },
         drain: drain.clone(),

@@ -1,0 +1,85 @@
+//! What is counted of requests that found no place among those under way.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::text::{Kind, Text};
+
+/// The limit that was met; becomes the label `priority_level`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// `--max-requests-inflight`.
+    ReadOnly,
+    /// `--max-mutating-requests-inflight`.
+    Mutating,
+    /// `narthex.dev/max-inflight` of an APIService.
+    ApiService,
+}
+
+/// Why a request found no place; becomes the label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// All places are taken: upstream's word for it is `concurrency-limit`.
+    Full,
+    /// Its user holds more than a fair share of them.
+    Share,
+}
+
+/// Counters of such requests, by limit and reason.
+#[derive(Default)]
+pub struct Rejections([[AtomicU64; 2]; 3]);
+
+const LIMITS: [&str; 3] = ["readOnly", "mutating", "apiservice"];
+const REASONS: [&str; 2] = ["concurrency-limit", "fair-share"];
+
+impl Rejections {
+    /// One more.
+    pub fn count(&self, limit: Limit, turned: Turned) {
+        self.0[limit as usize][turned as usize].fetch_add(1, Relaxed);
+    }
+
+    /// The family, if there were any. Its labels are upstream's, where there are flow schemas.
+    pub(super) fn render(&self, text: &mut Text) {
+        let counted = self.0.each_ref().map(|reasons| reasons.each_ref().map(|count| count.load(Relaxed)));
+        if counted.iter().flatten().all(|count| *count == 0) {
+            return;
+        }
+        text.family(
+            "apiserver_flowcontrol_rejected_requests_total",
+            Kind::Counter,
+            "[BETA] Number of requests rejected by API Priority and Fairness subsystem",
+        );
+        for (limit, reasons) in LIMITS.into_iter().zip(counted) {
+            for (reason, count) in REASONS.into_iter().zip(reasons).filter(|(_, count)| *count > 0) {
+                text.sample(&[("flow_schema", ""), ("priority_level", limit), ("reason", reason)], count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::*;
+
+    #[test]
+    fn limits_and_reasons_are_counted_apart() {
+        let rejections = Rejections::default();
+        let render = || {
+            let mut text = Text::new(Format::Classic);
+            rejections.render(&mut text);
+            text.finish()
+        };
+        assert_eq!(render(), "");
+        rejections.count(Limit::Mutating, Turned::Full);
+        rejections.count(Limit::ApiService, Turned::Share);
+        rejections.count(Limit::ApiService, Turned::Share);
+        let text = render();
+        let name = "apiserver_flowcontrol_rejected_requests_total";
+        for line in [
+            "{flow_schema=\"\",priority_level=\"mutating\",reason=\"concurrency-limit\"} 1",
+            "{flow_schema=\"\",priority_level=\"apiservice\",reason=\"fair-share\"} 2",
+        ] {
+            assert!(text.lines().any(|it| it == format!("{name}{line}")), "{line}\n{text}");
+        }
+    }
+}
