@@ -19,7 +19,7 @@ use crate::world;
 pub(crate) fn main(arguments: &[String]) {
     let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2") };
     let protocols: &[&[u8]] = if protocol == "h1" { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
-    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::server_config(Path::new(directory), protocols)));
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::backend_config(Path::new(directory), protocols)));
     let small = Bytes::from(vec![b'x'; 1 << 10]);
     let big = Bytes::from(vec![b'y'; 64 << 10]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

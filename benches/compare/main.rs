@@ -4,6 +4,7 @@
 //! cargo bench --bench compare                  # all scenarios, five rounds
 //! cargo bench --bench compare -- --rounds 3 --seconds 2 --only h2-h2
 //! cargo bench --bench compare -- --watches 2000
+//! cargo bench --bench compare -- --reviews     # tokens and permissions reviewed, beside kube-rbac-proxy
 //! ```
 //!
 //! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
@@ -19,6 +20,9 @@
 
 mod backend;
 mod load;
+mod reviewer;
+mod reviews;
+mod strangers;
 mod watch;
 mod world;
 
@@ -49,10 +53,18 @@ struct Options {
     watches: Option<usize>,
 }
 
+impl Options {
+    fn wants(&self, scenario: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| scenario.contains(only))
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("backend") => return backend::main(&arguments[1..]),
+        Some("reviewer") => return reviewer::main(&arguments[1..]),
+        Some("strangers") => return strangers::main(&arguments[1..]),
         Some("watch") => return watch::main(&arguments[1..]),
         _ => {}
     }
@@ -76,6 +88,9 @@ fn main() {
         std::process::exit(1);
     }
     let world = World::new();
+    if arguments.iter().any(|argument| argument == "--reviews") {
+        return reviews::compare(&world, &options);
+    }
     if options.watches.is_none() {
         requests(&world, &options);
     }
@@ -91,10 +106,7 @@ fn requests(world: &World, options: &Options) {
         "{:<12} {:>22} {:>22} {:>22} {:>22} {:>8} {:>8} {:>8}",
         "scenario", "narthex", "narthex, log all", "haproxy", "haproxy, same headers", "ratio", "all", "same"
     );
-    for scenario in SCENARIOS {
-        if options.only.as_deref().is_some_and(|only| !scenario.name.contains(only)) {
-            continue;
-        }
+    for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
         let _backend = world.backend(scenario.backend_http1);
         let contenders =
             [Contender::Narthex, Contender::NarthexLogsAll, Contender::Haproxy, Contender::HaproxySameHeaders];

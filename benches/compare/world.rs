@@ -22,6 +22,10 @@ pub(crate) enum Contender {
     Haproxy,
     /// With the same headers set and removed as Narthex does.
     HaproxySameHeaders,
+    /// The reviewer says whose token it is, and whether they may.
+    NarthexReviews,
+    /// The same by kube-rbac-proxy.
+    KubeRbacProxy,
 }
 
 impl Contender {
@@ -31,6 +35,8 @@ impl Contender {
             Contender::NarthexLogsAll => "narthex, log all",
             Contender::Haproxy => "haproxy",
             Contender::HaproxySameHeaders => "haproxy, same headers",
+            Contender::NarthexReviews => "narthex, reviews",
+            Contender::KubeRbacProxy => "kube-rbac-proxy",
         }
     }
 }
@@ -41,6 +47,7 @@ pub(crate) struct World {
     /// The bearer token of the load.
     pub(crate) token: String,
     backend_port: u16,
+    reviewer_port: u16,
 }
 
 /// A running process; it ends when dropped.
@@ -65,6 +72,12 @@ pub(crate) fn found(tool: &str) -> bool {
         || Path::new("/usr/sbin").join(tool).is_file()
 }
 
+/// Built by `tests/interop/peers/build kube-rbac-proxy`, or of this machine.
+pub(crate) fn kube_rbac_proxy() -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/bin/kube-rbac-proxy");
+    if built.is_file() { Some(built) } else { found("kube-rbac-proxy").then(|| "kube-rbac-proxy".into()) }
+}
+
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
@@ -75,9 +88,11 @@ impl World {
             folder: tempfile::tempdir().expect("a folder"),
             token: "bench-token-0123456789".into(),
             backend_port: free_port(),
+            reviewer_port: free_port(),
         };
         world.write_certificates();
         world.write_registry();
+        world.write_kubeconfig();
         world.write("tokens.csv", &format!("{},jane,42,\"devs,admins\"\n", world.token));
         world
     }
@@ -103,7 +118,7 @@ impl World {
         let issuer = Issuer::new(parameters, authority_key);
         let leaves: [(&str, &[&str], ExtendedKeyUsagePurpose); 3] = [
             ("server", &["localhost", "127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth),
-            ("backend", &["bench.bench.svc"], ExtendedKeyUsagePurpose::ServerAuth),
+            ("backend", &["bench.bench.svc", "127.0.0.1"], ExtendedKeyUsagePurpose::ServerAuth),
             ("front-proxy", &[], ExtendedKeyUsagePurpose::ClientAuth),
         ];
         for (name, names, usage) in leaves {
@@ -140,6 +155,30 @@ impl World {
         self.write("registry/bench.yaml", &text);
     }
 
+    fn write_kubeconfig(&self) {
+        let text = format!(
+            "{{apiVersion: v1, kind: Config, current-context: x, contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
+             clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{}', certificate-authority: ca.crt}}}}], \
+             users: [{{name: u, user: {{token: reviewed}}}}]}}\n",
+            self.reviewer_port
+        );
+        self.write("reviewer.kubeconfig", &text);
+    }
+
+    /// What stands in for a kube-apiserver that reviews tokens and access.
+    pub(crate) fn reviewer(&self) -> Running {
+        let child = Command::new("taskset")
+            .args(["-c", "0"])
+            .arg(std::env::current_exe().expect("our own path"))
+            .arg("reviewer")
+            .arg(self.directory())
+            .arg(self.reviewer_port.to_string())
+            .spawn()
+            .expect("the reviewer starts");
+        wait_for(self.reviewer_port, "the reviewer");
+        Running(child)
+    }
+
     pub(crate) fn backend(&self, http1: bool) -> Running {
         let child = Command::new("taskset")
             .args(["-c", "0"])
@@ -170,7 +209,27 @@ impl World {
                 self.write("haproxy.cfg", &text);
                 command.args(["haproxy", "-db", "-f", &file("haproxy.cfg")]).stdout(output()).stderr(Stdio::null());
             }
-            Contender::Narthex | Contender::NarthexLogsAll => {
+            Contender::KubeRbacProxy => {
+                command.arg(kube_rbac_proxy().expect("kube-rbac-proxy is there"));
+                for (flag, value) in [
+                    ("secure-listen-address", format!("127.0.0.1:{port}")),
+                    ("upstream", format!("https://127.0.0.1:{}", self.backend_port)),
+                    ("upstream-ca-file", file("ca.crt")),
+                    ("upstream-client-cert-file", file("front-proxy.crt")),
+                    ("upstream-client-key-file", file("front-proxy.key")),
+                    ("tls-cert-file", file("server.crt")),
+                    ("tls-private-key-file", file("server.key")),
+                    ("auth-header-fields-enabled", "true".to_owned()),
+                    ("kubeconfig", file("reviewer.kubeconfig")),
+                    // Its own limit on questions, 5 a second, would be all that is seen of questions.
+                    ("kube-api-qps", "1000000".to_owned()),
+                    ("kube-api-burst", "1000000".to_owned()),
+                ] {
+                    command.arg(format!("--{flag}={value}"));
+                }
+                command.stdout(Stdio::null()).stderr(output());
+            }
+            Contender::Narthex | Contender::NarthexLogsAll | Contender::NarthexReviews => {
                 command.arg(env!("CARGO_BIN_EXE_narthex")).arg("gateway");
                 for (flag, value) in [
                     ("bind-address", "127.0.0.1".to_owned()),
@@ -178,13 +237,20 @@ impl World {
                     ("admin-address", "127.0.0.1:0".to_owned()),
                     ("data-dir", file("data")),
                     ("registry-dir", file("registry")),
-                    ("token-auth-file", file("tokens.csv")),
                     ("tls-cert-file", file("server.crt")),
                     ("tls-private-key-file", file("server.key")),
                     ("proxy-client-cert-file", file("front-proxy.crt")),
                     ("proxy-client-key-file", file("front-proxy.key")),
                 ] {
                     command.arg(format!("--{flag}={value}"));
+                }
+                if matches!(contender, Contender::NarthexReviews) {
+                    for flag in ["authentication-kubeconfig", "authorization-kubeconfig"] {
+                        command.arg(format!("--{flag}={}", file("reviewer.kubeconfig")));
+                    }
+                    command.args(["--authentication-skip-lookup", "--authorization-mode=Webhook"]);
+                } else {
+                    command.arg(format!("--token-auth-file={}", file("tokens.csv")));
                 }
                 if matches!(contender, Contender::NarthexLogsAll) {
                     command.arg("--access-log=all");
@@ -289,17 +355,32 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-pub(crate) fn server_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerConfig {
+/// For the backend, whose client is a front proxy and shows it.
+pub(crate) fn backend_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerConfig {
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots(directory), provider())
         .build()
         .expect("a verifier");
+    server_config(directory, "backend", verifier, protocols)
+}
+
+/// For the reviewer.
+pub(crate) fn reviewer_config(directory: &Path) -> rustls::ServerConfig {
+    server_config(directory, "server", rustls::server::WebPkiClientVerifier::no_client_auth(), &[b"h2", b"http/1.1"])
+}
+
+fn server_config(
+    directory: &Path,
+    name: &str,
+    verifier: Arc<dyn rustls::server::danger::ClientCertVerifier>,
+    protocols: &[&[u8]],
+) -> rustls::ServerConfig {
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_client_cert_verifier(verifier)
         .with_single_cert(
-            certificates(directory, "backend.crt"),
-            PrivateKeyDer::from_pem_file(directory.join("backend.key")).expect("a key"),
+            certificates(directory, &format!("{name}.crt")),
+            PrivateKeyDer::from_pem_file(directory.join(format!("{name}.key"))).expect("a key"),
         )
         .expect("a pair");
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();

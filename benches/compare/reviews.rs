@@ -1,0 +1,94 @@
+//! What it costs to have somebody else say who asks and whether they may: remembered, and asked each time.
+
+use crate::load;
+use crate::world::{Contender, World, kube_rbac_proxy};
+use crate::{Options, SCENARIOS, median, show, strangers};
+
+/// New tokens in one round.
+const STRANGERS: usize = 5000;
+/// New tokens, twice: what the first of them leave behind is kept, the second must replace it.
+const CROWD: usize = 100_000;
+
+pub(crate) fn compare(world: &World, options: &Options) {
+    let peer = kube_rbac_proxy().is_some();
+    if !peer {
+        println!("without kube-rbac-proxy; build it with tests/interop/peers/build kube-rbac-proxy");
+    }
+    let contenders = || {
+        [Contender::Narthex, Contender::NarthexReviews, Contender::KubeRbacProxy]
+            .into_iter()
+            .filter(move |contender| peer || !matches!(contender, Contender::KubeRbacProxy))
+    };
+    let _reviewer = world.reviewer();
+    println!(
+        "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s: a token of a file, and every user \
+         may; or token and permission reviewed, and remembered",
+        options.rounds, options.seconds
+    );
+    println!(
+        "{:<12} {:>22} {:>22} {:>22} {:>14} {:>14}",
+        "scenario", "narthex, file", "narthex, reviews", "kube-rbac-proxy", "reviews/file", "peer/narthex"
+    );
+    for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
+        let _backend = world.backend(scenario.backend_http1);
+        let mut figures = [const { Vec::new() }; 3];
+        for _ in 0..options.rounds {
+            for (contender, figures) in contenders().zip(&mut figures) {
+                let proxy = world.start(contender, scenario.backend_http1);
+                load::run(&scenario.load, world, &proxy, scenario.path, 1);
+                let before = proxy.cpu_milliseconds();
+                let answers = load::run(&scenario.load, world, &proxy, scenario.path, options.seconds);
+                figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+            }
+        }
+        print_row(scenario.name, &figures);
+    }
+
+    println!(
+        "\nThe same with {STRANGERS} requests a round, each with a token that was never seen: two reviews for each"
+    );
+    println!("{:<18} {:>24} {:>20}", "", "CPU ms per 1,000", "requests/s");
+    let _backend = world.backend(false);
+    let mut figures = [const { (Vec::new(), Vec::new()) }; 2];
+    for _ in 0..options.rounds {
+        for (contender, (cpu, rate)) in contenders().skip(1).zip(&mut figures) {
+            let proxy = world.start(contender, false);
+            strangers::run(world, &proxy, 0, 500);
+            let before = proxy.cpu_milliseconds();
+            let took = strangers::run(world, &proxy, 500, STRANGERS);
+            cpu.push((proxy.cpu_milliseconds() - before) / (STRANGERS as f64 / 1000.0));
+            rate.push(STRANGERS as f64 / took.as_secs_f64());
+        }
+    }
+    for (contender, (cpu, rate)) in contenders().skip(1).zip(&figures) {
+        println!("{:<18} {:>24} {:>20.0}", contender.name(), show(cpu), median(rate));
+    }
+
+    println!("\nResident kB before, after {CROWD} distinct tokens, and after as many others");
+    for contender in contenders().skip(1) {
+        let proxy = world.start(contender, false);
+        strangers::run(world, &proxy, 0, 500);
+        let before = proxy.resident_kilobytes();
+        strangers::run(world, &proxy, 500, CROWD);
+        let once = proxy.resident_kilobytes();
+        strangers::run(world, &proxy, 500 + CROWD, CROWD);
+        println!("{:<18} {before:>8} {once:>8} {:>8}", contender.name(), proxy.resident_kilobytes());
+    }
+}
+
+fn print_row(name: &str, figures: &[Vec<f64>; 3]) {
+    let [file, reviews, peer] = figures;
+    let ratio = |one: &[f64], other: &[f64]| match (one, other) {
+        ([], _) | (_, []) => "-".to_owned(),
+        _ => format!("{:.2}", median(one) / median(other)),
+    };
+    let shown = |figures: &[f64]| if figures.is_empty() { "-".to_owned() } else { show(figures) };
+    println!(
+        "{name:<12} {:>22} {:>22} {:>22} {:>14} {:>14}",
+        shown(file),
+        shown(reviews),
+        shown(peer),
+        ratio(reviews, file),
+        ratio(peer, reviews)
+    );
+}
