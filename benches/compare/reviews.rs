@@ -1,8 +1,13 @@
 //! What it costs to have somebody else say who asks and whether they may: remembered, and asked each time.
 
-use crate::load;
+use crate::load::{self, Load};
 use crate::world::{Contender, World, kube_rbac_proxy};
-use crate::{Options, SCENARIOS, median, show, strangers};
+use crate::{Options, SCENARIOS, Scenario, median, show, strangers};
+
+/// kube-rbac-proxy keeps two idle connections to what stands behind it, and makes a new one for each further request:
+/// here it need not.
+const FEW: Scenario =
+    Scenario { name: "h1-h1-1k-two", load: Load::Http1 { connections: 2 }, backend_http1: true, path: "small" };
 
 /// New tokens in one round.
 const STRANGERS: usize = 5000;
@@ -29,7 +34,7 @@ pub(crate) fn compare(world: &World, options: &Options) {
         "{:<12} {:>22} {:>22} {:>22} {:>14} {:>14}",
         "scenario", "narthex, file", "narthex, reviews", "kube-rbac-proxy", "reviews/file", "peer/narthex"
     );
-    for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
+    for scenario in SCENARIOS.iter().chain([&FEW]).filter(|scenario| options.wants(scenario.name)) {
         let _backend = world.backend(scenario.backend_http1);
         let mut figures = [const { Vec::new() }; 3];
         for _ in 0..options.rounds {

@@ -13,8 +13,13 @@ pub struct Key([u8; 32]);
 /// The secret of this process. No `Debug`, on purpose.
 pub struct Secret(hmac::Key);
 
-/// A digest in the making.
-pub struct Digest(hmac::Context);
+/// A digest in the making. Collects what is written: a question has some thirty parts of a few bytes, and a call of
+/// the library for each took as long as the digest itself.
+pub struct Digest {
+    context: hmac::Context,
+    buffer: [u8; 512],
+    filled: usize,
+}
 
 impl Secret {
     /// A new one.
@@ -29,10 +34,11 @@ impl Secret {
 
     /// The digest of what `write` writes.
     pub fn key(&self, write: impl FnOnce(&mut Digest)) -> Key {
-        let mut digest = Digest(hmac::Context::with_key(&self.0));
+        let mut digest = Digest { context: hmac::Context::with_key(&self.0), buffer: [0; 512], filled: 0 };
         write(&mut digest);
+        digest.flush();
         let mut key = [0; 32];
-        key.copy_from_slice(digest.0.sign().as_ref());
+        key.copy_from_slice(digest.context.sign().as_ref());
         Key(key)
     }
 }
@@ -41,18 +47,43 @@ impl Digest {
     /// Adds a text, with its length: `xy` and `z` are not `x` and `yz`.
     pub fn text(&mut self, text: &str) {
         self.number(text.len());
-        self.0.update(text.as_bytes());
+        self.bytes(text.as_bytes());
     }
 
-    /// Adds a number.
+    /// Adds a number: in one byte if it is small, as nearly all are.
     pub fn number(&mut self, number: usize) {
-        self.0.update(&(number as u64).to_le_bytes());
+        match u8::try_from(number) {
+            Ok(small) if small < u8::MAX => self.bytes(&[small]),
+            _ => {
+                self.bytes(&[u8::MAX]);
+                self.bytes(&(number as u64).to_le_bytes());
+            }
+        }
     }
 
     /// Adds texts, and how many there are.
     pub fn texts<'t>(&mut self, texts: impl ExactSizeIterator<Item = &'t str>) {
         self.number(texts.len());
         texts.for_each(|text| self.text(text));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        if bytes.len() > self.buffer.len() - self.filled {
+            self.flush();
+        }
+        match self.buffer.get_mut(self.filled..self.filled + bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                self.filled += bytes.len();
+            }
+            // More than there ever is room for.
+            None => self.context.update(bytes),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.context.update(&self.buffer[..self.filled]);
+        self.filled = 0;
     }
 }
 
@@ -73,6 +104,27 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_in_parts_is_digested_whole() {
+        let secret = Secret::new().unwrap();
+        for length in [0, 1, 254, 255, 256, 500, 511, 512, 513, 2000] {
+            let (text, other) = ("x".repeat(length), "y".repeat(7));
+            let mut whole = Vec::new();
+            for text in [&other, &text, &other] {
+                match text.len() {
+                    small @ 0..255 => whole.push(small as u8),
+                    large => {
+                        whole.push(255);
+                        whole.extend((large as u64).to_le_bytes());
+                    }
+                }
+                whole.extend(text.as_bytes());
+            }
+            let key = secret.key(|digest| [&other, &text, &other].iter().for_each(|text| digest.text(text)));
+            assert_eq!(key.0, hmac::sign(&secret.0, &whole).as_ref(), "{length}");
+        }
+    }
 
     #[test]
     fn another_split_or_another_process_is_another_key() {
