@@ -5,6 +5,7 @@
 //! cargo bench --bench compare -- --rounds 3 --seconds 2 --only h2-h2
 //! cargo bench --bench compare -- --watches 2000
 //! cargo bench --bench compare -- --reviews     # tokens and permissions reviewed, beside kube-rbac-proxy
+//! cargo bench --bench compare -- --reviews --only new-tokens
 //! ```
 //!
 //! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy

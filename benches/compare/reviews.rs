@@ -11,20 +11,30 @@ const FEW: Scenario =
 
 /// New tokens in one round.
 const STRANGERS: usize = 5000;
+/// New tokens before anything is measured.
+const WARM: usize = 500;
 /// New tokens, twice: what the first of them leave behind is kept, the second must replace it.
 const CROWD: usize = 100_000;
 
 pub(crate) fn compare(world: &World, options: &Options) {
-    let peer = kube_rbac_proxy().is_some();
-    if !peer {
+    let _reviewer = world.reviewer();
+    let mut reviewed = vec![Contender::NarthexReviews];
+    if kube_rbac_proxy().is_some() {
+        reviewed.push(Contender::KubeRbacProxy);
+    } else {
         println!("without kube-rbac-proxy; build it with tests/interop/peers/build kube-rbac-proxy");
     }
-    let contenders = || {
-        [Contender::Narthex, Contender::NarthexReviews, Contender::KubeRbacProxy]
-            .into_iter()
-            .filter(move |contender| peer || !matches!(contender, Contender::KubeRbacProxy))
-    };
-    let _reviewer = world.reviewer();
+    remembered(world, options, &reviewed);
+    let _backend = world.backend(false);
+    if options.wants("new-tokens") {
+        asked(world, options, &reviewed);
+    }
+    if options.wants("many-tokens") {
+        crowded(world, &reviewed);
+    }
+}
+
+fn remembered(world: &World, options: &Options, reviewed: &[Contender]) {
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s: a token of a file, and every user \
          may; or token and permission reviewed, and remembered",
@@ -38,8 +48,8 @@ pub(crate) fn compare(world: &World, options: &Options) {
         let _backend = world.backend(scenario.backend_http1);
         let mut figures = [const { Vec::new() }; 3];
         for _ in 0..options.rounds {
-            for (contender, figures) in contenders().zip(&mut figures) {
-                let proxy = world.start(contender, scenario.backend_http1);
+            for (contender, figures) in [Contender::Narthex].iter().chain(reviewed).zip(&mut figures) {
+                let proxy = world.start(*contender, scenario.backend_http1);
                 load::run(&scenario.load, world, &proxy, scenario.path, 1);
                 let before = proxy.cpu_milliseconds();
                 let answers = load::run(&scenario.load, world, &proxy, scenario.path, options.seconds);
@@ -48,35 +58,36 @@ pub(crate) fn compare(world: &World, options: &Options) {
         }
         print_row(scenario.name, &figures);
     }
+}
 
-    println!(
-        "\nThe same with {STRANGERS} requests a round, each with a token that was never seen: two reviews for each"
-    );
+fn asked(world: &World, options: &Options, reviewed: &[Contender]) {
+    println!("\nnew-tokens: {STRANGERS} requests a round, each with a token that was never seen: two reviews for each");
     println!("{:<18} {:>24} {:>20}", "", "CPU ms per 1,000", "requests/s");
-    let _backend = world.backend(false);
     let mut figures = [const { (Vec::new(), Vec::new()) }; 2];
     for _ in 0..options.rounds {
-        for (contender, (cpu, rate)) in contenders().skip(1).zip(&mut figures) {
-            let proxy = world.start(contender, false);
-            strangers::run(world, &proxy, 0, 500);
+        for (contender, (cpu, rate)) in reviewed.iter().zip(&mut figures) {
+            let proxy = world.start(*contender, false);
+            strangers::run(world, &proxy, 0, WARM);
             let before = proxy.cpu_milliseconds();
-            let took = strangers::run(world, &proxy, 500, STRANGERS);
+            let took = strangers::run(world, &proxy, WARM, STRANGERS);
             cpu.push((proxy.cpu_milliseconds() - before) / (STRANGERS as f64 / 1000.0));
             rate.push(STRANGERS as f64 / took.as_secs_f64());
         }
     }
-    for (contender, (cpu, rate)) in contenders().skip(1).zip(&figures) {
+    for (contender, (cpu, rate)) in reviewed.iter().zip(&figures) {
         println!("{:<18} {:>24} {:>20.0}", contender.name(), show(cpu), median(rate));
     }
+}
 
-    println!("\nResident kB before, after {CROWD} distinct tokens, and after as many others");
-    for contender in contenders().skip(1) {
-        let proxy = world.start(contender, false);
-        strangers::run(world, &proxy, 0, 500);
+fn crowded(world: &World, reviewed: &[Contender]) {
+    println!("\nmany-tokens: resident kB before, after {CROWD} distinct tokens, and after as many others");
+    for contender in reviewed {
+        let proxy = world.start(*contender, false);
+        strangers::run(world, &proxy, 0, WARM);
         let before = proxy.resident_kilobytes();
-        strangers::run(world, &proxy, 500, CROWD);
+        strangers::run(world, &proxy, WARM, CROWD);
         let once = proxy.resident_kilobytes();
-        strangers::run(world, &proxy, 500 + CROWD, CROWD);
+        strangers::run(world, &proxy, WARM + CROWD, CROWD);
         println!("{:<18} {before:>8} {once:>8} {:>8}", contender.name(), proxy.resident_kilobytes());
     }
 }
