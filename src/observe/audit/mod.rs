@@ -1,7 +1,7 @@
 //! Who did what, for those who have to know later: `audit.k8s.io/v1` events by a policy, to a log or a webhook.
 //!
 //! On its own thread a request only puts together what is at hand ([`Audited`]); JSON is made of it on the thread of
-//! each sink, behind a [`Queue`](queue::Queue) that is bounded and never waits. kube-apiserver, whose log is written
+//! each sink, behind a [`Queue`] that is bounded and never waits. kube-apiserver, whose log is written
 //! before a request goes on unless told otherwise, can wait; here events are dropped instead, counted, and the log
 //! says so.
 
