@@ -28,20 +28,16 @@ pub fn strip_response(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
 /// cross-origin permissions (upstream removes them, too), cookies, credentials dialogs, transport
 /// promises. Not to be asked for a delegate that owns the origin with us.
 pub fn is_untrusted(name: &str) -> bool {
-    matches!(
-        name,
-        "access-control-allow-credentials"
-            | "access-control-allow-headers"
-            | "access-control-allow-methods"
-            | "access-control-allow-origin"
-            | "alt-svc"
-            | "clear-site-data"
-            | "public-key-pins"
-            | "set-cookie"
-            | "set-cookie2"
-            | "strict-transport-security"
-            | "www-authenticate"
-    )
+    // By first letter: this looks at every header of every answer.
+    match name.as_bytes().first() {
+        Some(b'a') => name.starts_with("access-control-") || name == "alt-svc",
+        Some(b'c') => name == "clear-site-data" || name.starts_with("cross-origin-"),
+        Some(b'p') => name == "public-key-pins",
+        Some(b's') => matches!(name, "set-cookie" | "set-cookie2" | "strict-transport-security"),
+        Some(b't') => name == "timing-allow-origin",
+        Some(b'w') => name == "www-authenticate",
+        _ => false,
+    }
 }
 
 /// Whether a header of a request is what its sender meant for the origin that all APIs share, or what only a
@@ -248,6 +244,10 @@ mod tests {
             ("strict-transport-security", "max-age=1"),
             ("www-authenticate", "Basic"),
             ("clear-site-data", "*"),
+            ("access-control-allow-private-network", "true"),
+            ("access-control-expose-headers", "*"),
+            ("timing-allow-origin", "*"),
+            ("cross-origin-resource-policy", "cross-origin"),
             ("warning", "299 - \"deprecated\""),
             ("content-type", "application/json"),
         ]);
