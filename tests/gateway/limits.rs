@@ -288,6 +288,15 @@ async fn requests_have_their_number() {
     // Half of all for one APIService: its second is refused, by its own limit.
     let status = jane.get(THINGS).await.refused(429, "TooManyRequests");
     assert!(status["message"].as_str().unwrap().contains("v1.things.example.com"), "{status}");
+    // To ask for an upgrade is no way around it.
+    let user = scene.world.user("jane", &[]);
+    let mut upgrade = connect(&scene.world, scene.gateway.address, Some(&user), &["http/1.1"]).await;
+    let asked =
+        format!("GET {THINGS} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n");
+    upgrade.write_all(asked.as_bytes()).await.unwrap();
+    let mut head = [0; 12];
+    upgrade.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 429");
     // Our own, too, once both places are taken by another API.
     let write = begin(Method::POST, format!("{THINGS}?watch=1"));
     let answer = write.await.unwrap();

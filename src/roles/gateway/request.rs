@@ -112,11 +112,11 @@ async fn relay(
     let table = shared.table.get();
     let route = table.find_path(path.decoded());
     let upgrading = hop_by_hop::upgrade_protocol(request.headers()).is_some();
-    let long_running = upgrading
-        || info.is_long_running()
+    let lasts = info.is_long_running()
         || route.is_some_and(|route| {
             route.api_service.settings.long_running.matches(&info.verb, info.subresource, info.path)
         });
+    let long_running = upgrading || lasts;
     record.asks(&labels(&method, &info, &query, request.headers()), long_running, |_| known(connection, &info, route));
 
     // What is to be written of it for those who have to know later, as soon as it is known who asks.
@@ -197,7 +197,8 @@ async fn relay(
         Some(reviewer) if route.is_none() => Question::asked(info).map(|question| (reviewer, question)),
         _ => None,
     };
-    let hand = if long_running || question.is_some() { None } else { Some(shared.dealer.hand(&user.name)) };
+    // Nor does what lasts. To ask for an upgrade is no way around: until there is one, its request has a place.
+    let hand = if lasts || question.is_some() { None } else { Some(shared.dealer.hand(&user.name)) };
     let place = match hand {
         Some(hand) => attempt!(admit(connection, user, info, hand)),
         None => None,
