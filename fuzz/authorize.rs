@@ -97,7 +97,8 @@ fn questions_about_others() {
     ];
     on_texts(WORDS, |text| {
         let chain = Authorizer { modes: vec![Mode::AlwaysDeny].into(), ..Authorizer::default() };
-        let answer = subject_access_review(&chain, text.as_bytes()).now_or_never();
+        let answer = subject_access_review(&chain, &narthex::authenticate::GroupFilter::default(), text.as_bytes())
+            .now_or_never();
         match answer.expect("nobody is asked who would have to be waited for") {
             Ok(object) => assert_eq!(object["status"]["allowed"], false, "{object}"),
             Err(status) => assert!(matches!(status.code, 400 | 422)),

@@ -26,6 +26,11 @@ impl GroupFilter {
         GroupFilter { pass_on: patterns(pass_on), drop: patterns(drop) }
     }
 
+    /// Whether everything passes.
+    pub fn is_empty(&self) -> bool {
+        self.pass_on.is_empty() && self.drop.is_empty()
+    }
+
     /// The user with the groups that remain; the same one if all do.
     pub fn filter(&self, user: Arc<User>) -> Arc<User> {
         if user.groups.iter().all(|group| self.passes(group)) {

@@ -1,12 +1,14 @@
 //! `SubjectAccessReview`, answered by our own chain for those who may ask about others.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access_spec::{AccessSpec, invalid, read};
 use super::{Attributes, Authorizer};
+use crate::authenticate::GroupFilter;
 use crate::kubeapi::{Status, User};
 
 const GROUP: &str = "authorization.k8s.io";
@@ -23,11 +25,15 @@ struct Spec {
     uid: String,
 }
 
-/// The object that answers `body`, which is JSON.
+/// The object that answers `body`, which is JSON. Groups that `believed` passes on to nobody count for nothing here too.
 ///
 /// # Errors
 /// 400 for what is no such question, 422 for one that says too much or too little.
-pub async fn subject_access_review(authorizer: &Authorizer, body: &[u8]) -> Result<Value, Status> {
+pub async fn subject_access_review(
+    authorizer: &Authorizer,
+    believed: &GroupFilter,
+    body: &[u8],
+) -> Result<Value, Status> {
     let spec: Spec = read(GROUP, KIND, body)?;
     let groups = spec.groups.unwrap_or_default();
     let request = spec.access.request();
@@ -45,6 +51,7 @@ pub async fn subject_access_review(authorizer: &Authorizer, body: &[u8]) -> Resu
     };
     let extra = spec.extra.unwrap_or_default().into_iter().map(|(key, values)| (key, values.unwrap_or_default()));
     let user = User { name: spec.user, uid: spec.uid, groups, extra: extra.collect() };
+    let user = believed.filter(Arc::new(user));
     let judged = authorizer.explain(Attributes { user: &user, request: &request }).await;
     let written = serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
     Ok(json!({
@@ -66,8 +73,21 @@ mod tests {
                     roleRef: {kind: ClusterRole, name: r}\nsubjects: [{kind: Group, name: devs}]\n";
         let policy = Published::fixed(Policy::parse("p", text, false).unwrap());
         let authorizer = Authorizer { modes: vec![Mode::Static(policy)].into(), ..Authorizer::default() };
-        let answer = subject_access_review(&authorizer, json!({ "spec": spec }).to_string().as_bytes()).await;
+        let believed = GroupFilter::default();
+        let body = json!({ "spec": spec }).to_string();
+        let answer = subject_access_review(&authorizer, &believed, body.as_bytes()).await;
         answer.map_err(|status| (status.code, status.message))
+    }
+
+    #[tokio::test]
+    async fn a_group_that_nobody_brings_in_counts_for_nothing() {
+        let body = json!({ "spec": things(json!({"user": "jane", "groups": ["system:masters"]})) }).to_string();
+        let authorizer = Authorizer { modes: vec![Mode::AlwaysDeny].into(), ..Authorizer::default() };
+        for (dropped, allowed) in [(vec![], true), (vec!["system:masters"], false)] {
+            let believed = GroupFilter::new(&[], &dropped);
+            let answer = subject_access_review(&authorizer, &believed, body.as_bytes()).await.unwrap();
+            assert_eq!(answer["status"]["allowed"], allowed, "without {dropped:?}");
+        }
     }
 
     fn things(who: Value) -> Value {

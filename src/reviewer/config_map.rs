@@ -40,6 +40,9 @@ pub struct Speaker {
     pub own_authority: Option<PathBuf>,
     /// Whether we tell backends the user's UID.
     pub with_uid: bool,
+    /// Whether backends may judge clients' certificates themselves. Not where groups are filtered: they would believe
+    /// what is filtered here of whoever reaches them without us.
+    pub with_clients: bool,
 }
 
 impl ConfigMap {
@@ -122,7 +125,7 @@ impl Speaker {
         if self.with_uid {
             data.insert("requestheader-uid-headers", list(&["X-Remote-Uid"]));
         }
-        if let Some(clients) = &trust.client {
+        if let Some(clients) = trust.client.as_ref().filter(|_| self.with_clients) {
             data.insert("client-ca-file", clients.to_pem());
         }
         Ok(data)
@@ -189,8 +192,17 @@ mod tests {
                 identity: Published::fixed(self.identity(name)),
                 own_authority: None,
                 with_uid: true,
+                with_clients: true,
             }
         }
+    }
+
+    #[test]
+    fn where_groups_are_filtered_backends_believe_no_client_by_themselves() {
+        let pki = Pki::new();
+        let config_map = Speaker { with_clients: false, ..pki.speaker("gateway") }.begin(SystemTime::now()).unwrap();
+        assert!(!config_map.data.contains_key("client-ca-file"));
+        assert!(config_map.data.contains_key("requestheader-client-ca-file"));
     }
 
     #[test]

@@ -128,7 +128,9 @@ pub(super) async fn backend_s_question(
     let body = review_body(permit, form, request, receipt).await?;
     let answer = match question {
         Question::Token => reviewer::token_review(&shared.authenticator, &body).await,
-        Question::Access | Question::Trust => authorize::subject_access_review(&shared.authorizer, &body).await,
+        Question::Access | Question::Trust => {
+            authorize::subject_access_review(&shared.authorizer, shared.authenticator.groups(), &body).await
+        }
     };
     answer.map(|answer| created(&answer)).map_err(|status| Refusal::new(Blame::Client, status))
 }

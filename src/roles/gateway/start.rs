@@ -120,6 +120,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         Some(file) => file.start(&metrics).map(|(jwt, following)| (Some(jwt), Some(following)))?,
         None => (None, None),
     };
+    let groups = GroupFilter::new(&config.who.pass_on_groups, &config.who.drop_groups);
     let (speaker, reviewer) = match config.serve_delegation {
         true => {
             let front_proxy = config.behind.proxy_client.is_none();
@@ -129,6 +130,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
                 own_authority: front_proxy
                     .then(|| own.made.store().authority_files(tls::Kind::RequestHeader).certificate),
                 with_uid: config.forwarding.forward_uid,
+                with_clients: groups.is_empty(),
             };
             let (publisher, config_map) = Published::new(speaker.begin(SystemTime::now())?);
             (Some((speaker, publisher)), Some(Reviewer { config_map, drain: drain.clone() }))
@@ -176,7 +178,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             request_headers,
             tokens,
             jwt,
-            groups: GroupFilter::new(&config.who.pass_on_groups, &config.who.drop_groups),
+            groups,
             token_reviews: delegation.token_reviews,
             audiences: config.delegated.token_reviews.audiences.clone(),
             anonymous: config.who.anonymous,
