@@ -222,6 +222,9 @@ fn issuer_fields(
     let egress = fields.text("egressSelectorType");
     if !matches!(&*egress, "" | "controlplane" | "cluster") {
         fields.problem("egressSelectorType", "egress selector must be either controlplane or cluster");
+    } else if !egress.is_empty() {
+        // Ignored, it would go another way than somebody meant it to.
+        fields.problem("egressSelectorType", "this version connects to issuers directly; leave the field out");
     }
     fields.end();
     Some((url, discovery?, authorities, audiences))

@@ -339,7 +339,7 @@ jwt:
   - {expression: ""}
   - {expression: user.name == "x"}
   - {expression: user.username}
-- issuer: {url: https://a.example, discoveryURL: "https://a.example/", audiences: [a, b]}
+- issuer: {url: https://a.example, discoveryURL: "https://a.example/", audiences: [a, b], egressSelectorType: cluster}
   claimMappings: {username: {claim: sub}}
 - issuer: {url: https://a.example}
 "#;
