@@ -56,6 +56,11 @@ fn cannot_be_read(path: &Path, error: &io::Error) -> Problem {
     Problem::new(path.display(), format_args!("cannot be read: {error}"))
 }
 
+/// Whether a file is JSON: its name says so.
+pub fn is_json(path: &Path) -> bool {
+    path.extension().is_some_and(|suffix| suffix == "json")
+}
+
 /// All documents of `text`, and what is wrong with the others.
 ///
 /// `place` names the file. A file that ends in `.json` (`json`) is read as JSON, everything else as YAML.

@@ -1,6 +1,7 @@
 //! The life of the process: drain, followed files, published snapshots, how its sockets are set up, mistakes in
 //! what the operator wrote.
 
+mod configuration;
 mod deadline;
 mod document;
 mod drain;
@@ -11,8 +12,9 @@ mod problem;
 mod published;
 mod socket;
 
+pub use configuration::configuration;
 pub use deadline::{Deadline, within};
-pub use document::{Document, documents, read_text, text_of};
+pub use document::{Document, documents, is_json, read_text, text_of};
 pub use drain::{Drain, Drainer, Phase};
 pub use fields::Fields;
 pub use follow::{Follower, is_passing};

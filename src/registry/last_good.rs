@@ -11,7 +11,7 @@ use super::endpoints::EndpointSlice;
 use super::scan::Scan;
 use super::service::Service;
 use super::snapshot::{Registry, Settings};
-use crate::process::{Document, documents};
+use crate::process::{Document, documents, is_json};
 use crate::process::{Problem, Problems};
 
 /// What was right last. An object goes when its file is gone, or when its file is right and lacks it; while
@@ -59,8 +59,7 @@ impl LastGood {
         for file in scan.files {
             let before = problems.0.len();
             if let Some(text) = problems.keep(file.text) {
-                let json = file.path.extension().is_some_and(|suffix| suffix == "json");
-                let (found, mut wrong) = documents(&file.path.display().to_string(), &text, json);
+                let (found, mut wrong) = documents(&file.path.display().to_string(), &text, is_json(&file.path));
                 problems.0.append(&mut wrong.0);
                 for document in found {
                     let place = document.place.clone();

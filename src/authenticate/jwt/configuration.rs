@@ -1,19 +1,15 @@
 //! `AuthenticationConfiguration`, read and checked as `pkg/apis/apiserver/validation` of k8s.io/apiserver checks it.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::url::HttpsUrl;
 use crate::expression::{Expression, Kind, Variable};
 use crate::kubeapi::is_dns_subdomain;
-use crate::process::{Fields, Problem, Problems, documents, text_of};
+use crate::process::{Fields, Problems, configuration, is_json, text_of};
 use crate::tls::Bundle;
 
 const KIND: &str = "AuthenticationConfiguration";
-const API_VERSION: &str = "apiserver.config.k8s.io/v1";
-/// The same in every field that is read here.
-const OLDER_VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 const MOST_ISSUERS: usize = 64;
 const LARGEST: u64 = 4 << 20;
 
@@ -83,39 +79,16 @@ impl Configuration {
     /// Reads the file; all mistakes at once.
     pub fn load(path: &Path) -> Result<Configuration, Problems> {
         let text = text_of(path, LARGEST)?;
-        Configuration::parse(
-            &path.display().to_string(),
-            &text,
-            path.extension().is_some_and(|suffix| suffix == "json"),
-        )
+        Configuration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
     /// Reads the text of such a file; `place` is what problems name.
     pub fn parse(place: &str, text: &str, json: bool) -> Result<Configuration, Problems> {
-        let (found, mut problems) = documents(place, text, json);
-        let document = match &found[..] {
-            [one] => one,
-            _ => {
-                if problems.0.is_empty() {
-                    let message = format_args!("one {KIND} is needed, and nothing else; {} found", found.len());
-                    problems.0.push(Problem::new(place, message));
-                }
-                return Err(problems);
-            }
-        };
-        let problems = RefCell::new(problems);
-        let mut fields = Fields::new(place, &document.value, &problems);
-        if fields.text("kind") != KIND {
-            fields.problem("kind", format_args!("{:?} does not fit; {KIND} is needed", document.kind));
-        }
-        let version = fields.text("apiVersion");
-        if version != API_VERSION && !OLDER_VERSIONS.contains(&version.as_str()) {
-            fields.problem("apiVersion", format_args!("{version:?} does not fit; {API_VERSION} is needed"));
-        }
-        let issuers = issuers(&mut fields);
-        let anonymous = fields.fields("anonymous").map(anonymous);
-        fields.end();
-        problems.into_inner().or(Configuration { issuers, anonymous })
+        configuration(place, text, json, KIND, |fields| {
+            let issuers = issuers(fields);
+            let anonymous = fields.fields("anonymous").map(anonymous);
+            Configuration { issuers, anonymous }
+        })
     }
 }
 

@@ -1,19 +1,15 @@
 //! An `AuthorizationConfiguration`, checked as `pkg/apis/apiserver/validation` of k8s.io/apiserver checks it.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::MatchConditions;
 use crate::kubeapi::{duration, is_dns_subdomain};
-use crate::process::{Fields, Problem, Problems, documents, text_of};
+use crate::process::{Fields, Problem, Problems, configuration, is_json, text_of};
 use crate::review::Version;
 
 const KIND: &str = "AuthorizationConfiguration";
-const API_VERSION: &str = "apiserver.config.k8s.io/v1";
-/// The same in every field that is read here.
-const OLDER_VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 const LARGEST: u64 = 4 << 20;
 const MOST_CONDITIONS: usize = 64;
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,43 +85,20 @@ impl Configuration {
     /// Reads the file; all mistakes at once.
     pub fn load(path: &Path) -> Result<Configuration, Problems> {
         let text = text_of(path, LARGEST)?;
-        Configuration::parse(
-            &path.display().to_string(),
-            &text,
-            path.extension().is_some_and(|suffix| suffix == "json"),
-        )
+        Configuration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
     /// Reads the text of such a file; `place` is what problems name.
     pub fn parse(place: &str, text: &str, json: bool) -> Result<Configuration, Problems> {
-        let (found, mut problems) = documents(place, text, json);
-        let document = match &found[..] {
-            [one] => one,
-            _ => {
-                if problems.0.is_empty() {
-                    let message = format_args!("one {KIND} is needed, and nothing else; {} found", found.len());
-                    problems.0.push(Problem::new(place, message));
-                }
-                return Err(problems);
+        configuration(place, text, json, KIND, |fields| {
+            if fields.lacks("authorizers") {
+                fields.problem("authorizers", "at least one authorization mode must be defined");
             }
-        };
-        let problems = RefCell::new(problems);
-        let mut fields = Fields::new(place, &document.value, &problems);
-        if fields.text("kind") != KIND {
-            fields.problem("kind", format_args!("{:?} does not fit; {KIND} is needed", document.kind));
-        }
-        let version = fields.text("apiVersion");
-        if version != API_VERSION && !OLDER_VERSIONS.contains(&version.as_str()) {
-            fields.problem("apiVersion", format_args!("{version:?} does not fit; {API_VERSION} is needed"));
-        }
-        if fields.lacks("authorizers") {
-            fields.problem("authorizers", "at least one authorization mode must be defined");
-        }
-        let mut seen = Seen::default();
-        let authorizers = fields.each("authorizers").into_iter().filter_map(|one| authorizer(one, &mut seen)).collect();
-        fields.end();
-        let configuration = Configuration { place: place.to_owned(), text: text.to_owned(), authorizers };
-        problems.into_inner().or(configuration)
+            let mut seen = Seen::default();
+            let authorizers =
+                fields.each("authorizers").into_iter().filter_map(|one| authorizer(one, &mut seen)).collect();
+            Configuration { place: place.to_owned(), text: text.to_owned(), authorizers }
+        })
     }
 
     /// Tells what does not fit to the rest of what the operator wrote.

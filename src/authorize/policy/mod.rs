@@ -14,7 +14,7 @@ pub use rule::Rule;
 
 use super::Attributes;
 use crate::kubeapi::{Quoted, User};
-use crate::process::{Problem, Problems, text_of};
+use crate::process::{Problem, Problems, is_json, text_of};
 pub use follow::PolicyFile;
 
 /// A bigger file is a mistake: every role that ever was would fit into less.
@@ -54,7 +54,7 @@ impl Policy {
     /// once.
     pub fn load(path: &Path) -> Result<Policy, Problems> {
         let text = text_of(path, LARGEST)?;
-        Policy::parse(&path.display().to_string(), &text, path.extension().is_some_and(|suffix| suffix == "json"))
+        Policy::parse(&path.display().to_string(), &text, is_json(path))
     }
 
     /// Reads the text of a policy; `place` is what problems name.

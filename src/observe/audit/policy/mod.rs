@@ -114,7 +114,7 @@ impl Policy {
     /// Reads a policy file: YAML, or JSON when its name ends so. All mistakes at once.
     pub fn load(path: &Path) -> Result<Policy, Problems> {
         let text = crate::process::text_of(path, read::LARGEST)?;
-        read::policy(&path.display().to_string(), &text, path.extension().is_some_and(|suffix| suffix == "json"))
+        read::policy(&path.display().to_string(), &text, crate::process::is_json(path))
     }
 
     /// Reads the text of a policy; `place` is what problems name.
