@@ -19,6 +19,7 @@ mod status;
 mod user;
 /// API versions and their order.
 pub mod version;
+mod watch_event;
 mod watch_options;
 
 pub use encode::{Encoding, encode};
@@ -33,4 +34,5 @@ pub use request_info::RequestInfo;
 pub use status::{Cause, Details, Status};
 pub use user::User;
 pub use version::{GroupVersion, compare_kube_aware};
+pub use watch_event::{bookmark_metadata, watch_event};
 pub use watch_options::{WatchOptions, resource_version};

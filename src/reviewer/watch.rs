@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Sleep};
 
 use super::ConfigMap;
-use crate::kubeapi::WatchOptions;
+use crate::kubeapi::{WatchOptions, bookmark_metadata, watch_event};
 use crate::message::BodyError;
 use crate::process::{Drain, Phase, Published};
 
@@ -74,15 +74,12 @@ impl Watch {
     }
 
     fn bookmark(&mut self, initial_end: bool) {
-        let mut metadata = json!({ "resourceVersion": self.at.to_string() });
-        if initial_end {
-            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
-        }
+        let metadata = bookmark_metadata(self.at, initial_end);
         self.line("BOOKMARK", &json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata }));
     }
 
     fn line(&mut self, kind: &str, object: &Value) {
-        self.lines.push_back(Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")));
+        self.lines.push_back(watch_event(kind, object));
     }
 }
 

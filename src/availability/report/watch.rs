@@ -14,7 +14,7 @@ use super::object::{API_VERSION, Extent, Object};
 use super::serve::{Filter, Shape};
 use super::table::table;
 use super::view::View;
-use crate::kubeapi::WatchOptions;
+use crate::kubeapi::{WatchOptions, bookmark_metadata, watch_event};
 use crate::message::BodyError;
 use crate::process::{Drain, Phase, Published};
 
@@ -126,10 +126,7 @@ impl Watch {
     }
 
     fn bookmark(&mut self, initial_end: bool) {
-        let mut metadata = json!({ "resourceVersion": self.at.to_string() });
-        if initial_end {
-            metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
-        }
+        let metadata = bookmark_metadata(self.at, initial_end);
         let value = match self.wish.shape {
             Shape::Plain(Extent::Whole) => {
                 json!({ "kind": "APIService", "apiVersion": API_VERSION, "metadata": metadata, "spec": {
@@ -150,7 +147,7 @@ impl Watch {
     }
 
     fn line(&mut self, kind: &str, object: &Value) {
-        self.lines.push_back(Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")));
+        self.lines.push_back(watch_event(kind, object));
     }
 }
 
