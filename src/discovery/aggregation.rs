@@ -11,12 +11,13 @@ use super::document::Resource;
 use super::documents::{Documents, Source};
 use super::fetch::{Fetch, FetchError, bounded};
 use super::keeper::{Contents, Keeper, Outcome, Subject};
-use super::known::Known;
+use super::known::{By, Known};
 use super::media::is_aggregated;
-use super::merge::merge;
-use super::own::{self, Own};
-use super::parse::{self, Listed};
+use super::merge::{self, merge};
+use super::own::Own;
+use super::parse::{self, Listed, Offered};
 use crate::process::{Published, Publisher};
+use crate::registry::DELEGATE;
 
 /// What we ask `/apis` with. Both versions: backends older than Kubernetes 1.30 know only the second, while upstream
 /// asks only with the first.
@@ -34,6 +35,7 @@ const STALE_AFTER: u32 = 3;
 /// the documents never wait for any.
 pub struct Discovery<F: Fetch + 'static> {
     keeper: Keeper<Aggregation<F>>,
+    own: Own,
     aggregations: Arc<AtomicU64>,
 }
 
@@ -49,9 +51,11 @@ type Etags = BTreeMap<&'static str, String>;
 
 /// What we know of one APIService.
 #[derive(Clone, Default, PartialEq)]
-struct Content {
+pub(super) struct Content {
     /// As last heard, however long ago.
     resources: Arc<Vec<Resource>>,
+    /// What the delegate listed at each of its roots, if this is the delegate.
+    offered: BTreeMap<&'static str, Arc<Vec<Offered>>>,
     /// What the last good answer of the backend leaves to be desired; `None` when it vouches for the resources.
     doubt: Option<String>,
     /// Why the backend could not be asked in the last round, or was not believed.
@@ -70,15 +74,14 @@ impl<F: Fetch + 'static> Discovery<F> {
         let (publisher, published) = Published::new(Documents::empty(own));
         let aggregations = Arc::<AtomicU64>::default();
         let keeper = Keeper::new(Aggregation { fetch, publisher, own, aggregations: aggregations.clone() });
-        (Discovery { keeper, aggregations }, published)
+        (Discovery { keeper, own, aggregations }, published)
     }
 
     /// Takes over what is registered now. New and changed APIServices are asked at once; what is gone, goes.
     ///
     /// Call it inside the `LocalSet`, whenever the registry changed; it does not wait for anything.
     pub fn follow(&self, mut known: Vec<Known>) {
-        // Our own group is ours, whoever registers it.
-        known.retain(|one| one.group != own::GROUP);
+        known.retain(|one| !self.own.has(&one.group));
         self.keeper.follow(known);
     }
 
@@ -99,6 +102,11 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
     type Heard = [Heard; 2];
 
     async fn ask(&self, claims: &[Known], etags: Etags) -> [Heard; 2] {
+        if let [delegate] = claims
+            && delegate.by == By::Itself
+        {
+            return whole(&self.fetch, delegate, &etags).await;
+        }
         let (core, named): (Vec<_>, Vec<_>) = claims.iter().cloned().partition(|claim| claim.group.is_empty());
         let core = ask(&self.fetch, "/api", &core, etags.get("/api").map(String::as_str));
         let named = ask(&self.fetch, "/apis", &named, etags.get("/apis").map(String::as_str));
@@ -134,17 +142,14 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
     }
 
     fn publish(&self, known: &[Known], contents: &Contents<Content>) {
-        let content = |one: &Known| contents.get(&one.name);
-        let groups = merge(known, self.own, |one| {
-            content(one).map_or_else(Default::default, |content| (content.resources.clone(), content.is_current()))
-        });
-        let sources = known.iter().map(|one| {
-            let content = content(one).cloned().unwrap_or_default();
+        let groups = merge(known, self.own, contents);
+        let sources = known.iter().filter(|one| one.by != By::Delegate).map(|one| {
+            let content = contents.get(&one.name).cloned().unwrap_or_default();
             Source {
                 apiservice: one.name.clone(),
                 asked: content.asked,
                 current: content.is_current(),
-                resources: content.resources.len(),
+                resources: content.resources.len() + content.offers().map(|one| one.resources.len()).sum::<usize>(),
                 problem: content.trouble.or(content.doubt).unwrap_or_default(),
             }
         });
@@ -155,7 +160,21 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
     }
 }
 
+impl merge::Contents for Contents<Content> {
+    fn of(&self, one: &Known) -> (Arc<Vec<Resource>>, bool) {
+        self.get(&one.name).map_or_else(Default::default, |content| (content.resources.clone(), content.is_current()))
+    }
+
+    fn of_delegate(&self) -> (Vec<&Offered>, bool) {
+        self.get(DELEGATE).map_or_else(Default::default, |content| (content.offers().collect(), content.is_current()))
+    }
+}
+
 impl Content {
+    fn offers(&self) -> impl Iterator<Item = &Offered> {
+        self.offered.values().flat_map(|offered| offered.iter())
+    }
+
     fn is_current(&self) -> bool {
         self.heard && self.doubt.is_none() && self.failures < STALE_AFTER
     }
@@ -178,6 +197,13 @@ impl Content {
                 let lost = listed.stale && listed.resources.is_empty();
                 if !lost && *self.resources != listed.resources {
                     self.resources = Arc::new(listed.resources);
+                }
+            }
+            Verdict::Offered(path, offered) => {
+                self.heard = true;
+                self.doubt = None;
+                if self.offered.get(path).is_none_or(|before| **before != offered) {
+                    self.offered.insert(path, Arc::new(offered));
                 }
             }
             Verdict::Missing => self.doubt = Some("its backend does not list this group and version".into()),
@@ -214,6 +240,8 @@ enum Verdict {
     /// As it was (304).
     Unchanged,
     Listed(Listed),
+    /// All that the delegate has at one of its roots.
+    Offered(&'static str, Vec<Offered>),
     /// The backend answered, but not about this one.
     Missing,
     Failed(FetchError),
@@ -250,6 +278,47 @@ async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Op
             Heard { path, verdicts, etag: None, unchanged: false }
         }
     }
+}
+
+/// All that the delegate has. What one root says is not believed without the other: they are one cluster's.
+async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 2] {
+    let root = |path: &'static str| async move {
+        let known = etags.get(path).map(String::as_str);
+        let fetched = bounded(fetch, &delegate.name, path, ACCEPT_AGGREGATED, known).await?;
+        match fetched.status {
+            304 if known.is_some() => Ok((Verdict::Unchanged, None)),
+            200 if is_aggregated(&fetched.content_type) => {
+                let offered = parse::whole(&fetched.body)?;
+                Ok((Verdict::Offered(path, offered), fetched.etag.filter(|etag| etag.len() <= 256)))
+            }
+            200 => Ok((Verdict::Offered(path, each(fetch, delegate, parse::names(&fetched.body)?).await), None)),
+            // A server need not have a core group.
+            404 if path == "/api" => Ok((Verdict::Offered(path, Vec::new()), None)),
+            status => Err(FetchError(format!("GET {path} is answered with {status}"))),
+        }
+    };
+    let heard = |path, verdict, etag| {
+        let unchanged = !matches!(verdict, Verdict::Offered(..));
+        Heard { path, verdicts: vec![(delegate.name.clone(), verdict)], etag, unchanged }
+    };
+    match futures_util::try_join!(root("/api"), root("/apis")) {
+        Ok(((core, core_tag), (named, named_tag))) => [heard("/api", core, core_tag), heard("/apis", named, named_tag)],
+        Err(error) => {
+            let nothing = Heard { path: "/apis", verdicts: Vec::new(), etag: None, unchanged: true };
+            [heard("/api", Verdict::Failed(error), None), nothing]
+        }
+    }
+}
+
+/// Group by group and version by version, from a delegate before aggregated discovery (Kubernetes 1.26).
+async fn each<F: Fetch>(fetch: &F, delegate: &Known, names: Vec<(String, String)>) -> Vec<Offered> {
+    let asked = stream::iter(names).map(|(group, version)| async move {
+        let claim = Known { group: group.clone(), version: version.clone(), ..delegate.clone() };
+        let listed = older_form(fetch, &claim).await.ok();
+        let (resources, current) = listed.map_or_else(Default::default, |listed| (listed.resources, true));
+        Offered { group, version, resources: Arc::new(resources), current }
+    });
+    asked.buffered(LEGACY_AT_A_TIME).collect().await
 }
 
 async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchError> {

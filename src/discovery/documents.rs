@@ -9,8 +9,10 @@ use bytes::Bytes;
 use http::HeaderValue;
 use serde::Serialize;
 
+use super::aggregation::Content;
 use super::document::Resource;
-use super::merge::Group;
+use super::keeper::Contents;
+use super::merge::{Group, merge};
 use super::own::{self, Own};
 use crate::process::Published;
 
@@ -30,6 +32,8 @@ pub struct Documents {
     pub(super) own: BTreeMap<&'static str, Document>,
     /// What each APIService contributed, by name.
     pub sources: Vec<Source>,
+    /// Whether that is all there is: what is registered has been read.
+    told: bool,
     /// The resources there are, and their subresources as `resource/subresource`, by group and version.
     names: BTreeMap<(String, String), BTreeSet<String>>,
 }
@@ -75,7 +79,8 @@ pub(crate) struct Document {
 impl Documents {
     /// What is served before any registry was read: our own groups.
     pub fn empty(own: Own) -> Documents {
-        Documents::new(&super::merge::merge(&[], own, |_| Default::default()), own, Vec::new())
+        const NOTHING: Contents<Content> = Contents::new();
+        Documents { told: false, ..Documents::new(&merge(&[], own, &NOTHING), own, Vec::new()) }
     }
 
     /// A snapshot that never changes, of our own group alone.
@@ -83,9 +88,28 @@ impl Documents {
         Published::fixed(Documents::empty(Own::default()))
     }
 
+    /// Whether we answer for `path` (decoded) ourselves.
+    pub fn answer_for(&self, path: &str) -> bool {
+        match path.strip_suffix('/').unwrap_or(path) {
+            "/api" | "/apis" => true,
+            path => {
+                self.own.contains_key(path)
+                    || path.strip_prefix("/apis/").is_some_and(|group| self.group.contains_key(group))
+            }
+        }
+    }
+
+    /// `/api`, `/apis/<group>` and `/apis/<group>/<version>` of all there is.
+    pub fn group_paths(&self) -> impl Iterator<Item = String> {
+        self.names.keys().flat_map(|(group, version)| match &**group {
+            "" => ["/api".to_owned(), format!("/api/{version}")],
+            group => [format!("/apis/{group}"), format!("/apis/{group}/{version}")],
+        })
+    }
+
     /// Whether every backend known now was asked at least once (what readiness waits for, KEP-3352).
     pub fn all_asked(&self) -> bool {
-        self.sources.iter().all(|source| source.asked)
+        self.told && self.sources.iter().all(|source| source.asked)
     }
 
     /// Whether discovery names this resource, and this subresource if it is not empty: names that a client made
@@ -130,11 +154,15 @@ impl Documents {
                     (group.name.to_owned(), document)
                 })
                 .collect(),
-            own: std::iter::once((own::PATH, own::resource_list()))
+            own: own
+                .has_registrations()
+                .then(|| (own::PATH, own::resource_list()))
+                .into_iter()
                 .chain(own.served().iter().map(|served| (served.path, served.resource_list())))
                 .map(|(path, list)| (path, Document::of(&list)))
                 .collect(),
             sources,
+            told: true,
             names: names(groups),
         }
     }
@@ -303,8 +331,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::document::Resource;
-    use super::super::known::Known;
+    use super::super::known::{By, Known};
     use super::super::merge::merge;
+    use super::super::merge::tests::Each;
     use super::*;
 
     fn known(group: &str, version: &str, group_priority_minimum: i32) -> Known {
@@ -315,6 +344,7 @@ mod tests {
             group_priority_minimum,
             version_priority: 15,
             service_key: "a".into(),
+            by: By::Backend,
         }
     }
 
@@ -333,11 +363,12 @@ mod tests {
         )
         .unwrap();
         let flunders = Arc::new(flunders);
-        let groups = merge(&known, Own::default(), |one| match one.name.as_str() {
+        let contents = Each(|one: &Known| match one.name.as_str() {
             "v1alpha1.wardle.example.com" => (flunders.clone(), true),
             "v1beta1.wardle.example.com" => (flunders.clone(), false),
             _ => (Arc::default(), one.group.is_empty()),
         });
+        let groups = merge(&known, Own::default(), &contents);
         Documents::new(&groups, Own::default(), Vec::new())
     }
 
@@ -372,7 +403,7 @@ mod tests {
         );
         let ours = ["apiregistration.k8s.io", "authentication.k8s.io", "authorization.k8s.io"];
         assert_eq!(documents.group.keys().collect::<Vec<_>>(), ours);
-        assert!(documents.all_asked());
+        assert!(!documents.all_asked(), "nobody said yet whom to ask");
     }
 
     #[test]

@@ -5,9 +5,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
-use super::known::Known;
-use super::rounds::Rounds;
+use super::known::{By, Known};
+use super::rounds::{REFRESH, Rounds};
 
 /// What all backends are asked about.
 pub(crate) trait Subject: 'static {
@@ -59,7 +60,8 @@ struct Shared<S: Subject> {
 }
 
 struct State<S: Subject> {
-    known: Vec<Known>,
+    /// Nothing before anybody said what is registered.
+    known: Option<Vec<Known>>,
     backends: BTreeMap<String, Backend<S::Memory>>,
     contents: Contents<S::Content>,
 }
@@ -73,7 +75,7 @@ struct Backend<M> {
 impl<S: Subject> Keeper<S> {
     /// Begins with no APIService.
     pub(crate) fn new(subject: S) -> Keeper<S> {
-        let state = State { known: Vec::new(), backends: BTreeMap::new(), contents: BTreeMap::new() };
+        let state = State { known: None, backends: BTreeMap::new(), contents: BTreeMap::new() };
         Keeper { shared: Rc::new(Shared { subject, state: RefCell::new(state) }), rounds: RefCell::default() }
     }
 
@@ -82,12 +84,12 @@ impl<S: Subject> Keeper<S> {
         known.sort_by(|a, b| a.name.cmp(&b.name));
         known.dedup_by(|a, b| a.name == b.name);
         let mut by_backend: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
-        for one in &known {
+        for one in known.iter().filter(|one| one.by != By::Delegate) {
             by_backend.entry(&one.service_key).or_default().push(one.clone());
         }
 
         let mut state = self.shared.state.borrow_mut();
-        if state.known == known {
+        if state.known.as_ref() == Some(&known) {
             return;
         }
         let mut rounds = self.rounds.borrow_mut();
@@ -105,23 +107,29 @@ impl<S: Subject> Keeper<S> {
                 None => {
                     state.backends.insert((*key).to_owned(), fresh());
                     let (shared, its) = (self.shared.clone(), Rc::<str>::from(*key));
-                    rounds.begin(key, move || round(shared.clone(), its.clone()));
+                    rounds.begin(key, pace(claims), move || round(shared.clone(), its.clone()));
                 }
             }
         }
         // What moved to another backend (a new authority will do) keeps what the old one said until the new one speaks.
         state.contents.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
-        state.known = known;
-        self.shared.subject.publish(&state.known, &state.contents);
+        self.shared.subject.publish(&known, &state.contents);
+        state.known = Some(known);
     }
 
     /// Asks the backend of `apiservice` again now.
     pub(crate) fn nudge(&self, apiservice: &str) {
         let state = self.shared.state.borrow();
-        if let Some(one) = state.known.iter().find(|one| one.name == apiservice) {
+        if let Some(one) = state.known.iter().flatten().find(|one| one.name == apiservice) {
             self.rounds.borrow().nudge(&one.service_key);
         }
     }
+}
+
+/// How often those behind `claims` are asked. The delegate's APIs come and go without an APIService of their own being
+/// touched (CustomResourceDefinitions do), and it answers with 304 as long as nothing did.
+fn pace(claims: &[Known]) -> Duration {
+    if claims.iter().any(|claim| claim.by == By::Itself) { Duration::from_secs(3) } else { REFRESH }
 }
 
 /// Asks the backend `key`; says whether all went well.
@@ -146,7 +154,7 @@ async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
         shared.subject.hear(heard, &stayed, &mut S::Memory::default(), contents)
     };
     if outcome.changed {
-        shared.subject.publish(known, contents);
+        shared.subject.publish(known.as_deref().unwrap_or_default(), contents);
     }
     outcome.well
 }

@@ -1,6 +1,6 @@
 //! The APIServices there are, as far as discovery and OpenAPI care.
 
-use crate::registry::{ApiService, Backend};
+use crate::registry::{ApiService, Backend, DELEGATE};
 
 /// One APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +18,24 @@ pub struct Known {
     /// Equal for APIServices whose backend is the same in everything: where it is, how it is trusted, and as whom
     /// we come. They share one fetch of `/apis`.
     pub service_key: String,
+    /// Who serves it.
+    pub by: By,
+}
+
+/// Who serves what an APIService registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A backend of its own.
+    Backend,
+    /// The delegate: the APIService (a local one) says only how it is ordered.
+    Delegate,
+    /// This is no APIService but the delegate itself, which has whatever no backend claims.
+    Itself,
 }
 
 impl Known {
-    /// What discovery needs of `one`; `None` when it is served by whoever owns the paths that nobody claims.
-    pub fn of(one: &ApiService) -> Option<Known> {
-        if one.backend == Backend::Local {
-            return None;
-        }
+    /// What discovery needs of `one`, an APIService or the delegate.
+    pub fn of(one: &ApiService) -> Known {
         // Compared as a whole, never as a hash; Debug of strings quotes them, so that no two run together.
         let service_key = format!(
             "{:?}",
@@ -38,14 +48,19 @@ impl Known {
                 &one.settings.client_certificate,
             )
         );
-        Some(Known {
+        Known {
             name: one.name.clone(),
             group: one.group.clone(),
             version: one.version.clone(),
             group_priority_minimum: one.group_priority_minimum,
             version_priority: one.version_priority,
             service_key,
-        })
+            by: match &one.backend {
+                Backend::Local => By::Delegate,
+                _ if one.name == DELEGATE => By::Itself,
+                _ => By::Backend,
+            },
+        }
     }
 
     /// `<group>/<version>`, or the version alone for the core group.
@@ -72,7 +87,7 @@ mod tests {
 
     const ALIKE: &str = "  service: {name: api, namespace: wardle}\n";
 
-    fn known(spec: &str, annotations: &str) -> Option<Known> {
+    fn known(spec: &str, annotations: &str) -> Known {
         let dir = tempfile::tempdir().unwrap();
         let text = format!(
             "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata:\n  name: v1.g.dev\n{annotations}spec:\n  group: g.dev\n  version: v1\n  groupPriorityMinimum: 7\n  versionPriority: 9\n{spec}"
@@ -83,17 +98,18 @@ mod tests {
     }
 
     #[test]
-    fn a_registered_one_is_known_and_a_local_one_is_not() {
-        let one = known(ALIKE, "").unwrap();
+    fn a_local_one_is_served_by_the_delegate() {
+        let one = known(ALIKE, "");
+        assert_eq!(one.by, By::Backend);
         assert_eq!((one.name.as_str(), one.group_version().as_str()), ("v1.g.dev", "g.dev/v1"));
         assert_eq!((one.group_priority_minimum, one.version_priority), (7, 9));
         assert_eq!(one.path(), "/apis/g.dev/v1");
-        assert_eq!(known("", ""), None);
+        assert_eq!(known("", "").by, By::Delegate);
     }
 
     #[test]
     fn whatever_bears_on_trust_makes_it_another_backend() {
-        let key = |spec: &str, annotations: &str| known(spec, annotations).unwrap().service_key;
+        let key = |spec: &str, annotations: &str| known(spec, annotations).service_key;
         let plain = key(ALIKE, "");
         assert_eq!(plain, key(ALIKE, "  annotations: {narthex.dev/request-timeout: 3s}\n"));
         for (spec, annotations) in [

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::document::Resource;
-use super::known::Known;
+use super::known::{By, Known};
 use super::own::{self, Own};
+use super::parse::Offered;
 use crate::kubeapi::version::compare_kube_aware;
 
 /// A group, its most preferred version first.
@@ -29,35 +30,70 @@ pub(super) struct Version {
     pub(super) current: bool,
 }
 
+/// What is known of each, to be merged.
+pub(super) trait Contents {
+    /// The resources of `one`, as last heard, and whether they are current.
+    fn of(&self, one: &Known) -> (Arc<Vec<Resource>>, bool);
+    /// What the delegate offers, as last heard, in its own order, and whether that is current.
+    fn of_delegate(&self) -> (Vec<&Offered>, bool);
+}
+
+/// Priorities of a group and version that no APIService registers though others are (`crdregistration` and
+/// `aggregated/handler.go` of kube-apiserver have these).
+const UNREGISTERED: (i32, i32) = (1000, 15);
+
 /// All groups in order: by the greatest `groupPriorityMinimum` among their versions, then by name; versions by
 /// `versionPriority`, then as Kubernetes orders versions. Our own group comes first, and what else is
 /// ours comes last, unless a backend has it.
 ///
-/// `own` says what else is ours; `content` gives what is known of each: its resources, and whether they are current.
-pub(super) fn merge(known: &[Known], own: Own, content: impl Fn(&Known) -> (Arc<Vec<Resource>>, bool)) -> Vec<Group> {
-    let mut groups: BTreeMap<&str, Vec<&Known>> = BTreeMap::new();
-    for one in known.iter().filter(|one| one.group != own::GROUP) {
-        groups.entry(&one.group).or_default().push(one);
+/// What the delegate offers is ordered by its own APIServices, where they are registered. Where none is (the registry is
+/// a directory), all of it comes first and in its own order: a name that both have is the cluster's, as it was before
+/// there was a gateway.
+pub(super) fn merge(known: &[Known], own: Own, contents: &impl Contents) -> Vec<Group> {
+    let mut groups: BTreeMap<&str, Vec<Ranked>> = BTreeMap::new();
+    let theirs = || known.iter().filter(|one| !own.has(&one.group));
+    for one in theirs().filter(|one| one.by == By::Backend) {
+        groups.entry(&one.group).or_default().push(Ranked::new(one, contents.of(one)));
+    }
+    let claimed = |group: &str, version: &str| {
+        let mut all = theirs().filter(|one| one.by != By::Itself);
+        all.find(|one| one.group == group && one.version == version)
+    };
+    let registered = known.iter().any(|one| one.by == By::Delegate);
+    let (offered, current) = contents.of_delegate();
+    for (place, one) in (0..).zip(&offered).filter(|(_, one)| !own.has(&one.group)) {
+        let priorities = match claimed(&one.group, &one.version) {
+            Some(claim) if claim.by == By::Backend => continue,
+            Some(claim) => (claim.group_priority_minimum, claim.version_priority),
+            None if registered => UNREGISTERED,
+            None => (i32::MAX - place, i32::MAX - place),
+        };
+        let version =
+            Version { version: one.version.clone(), resources: one.resources.clone(), current: one.current && current };
+        groups.entry(&one.group).or_default().push(Ranked { priorities, version });
+    }
+    // Registered, but not offered (yet): there, and to be asked for again.
+    if known.iter().any(|one| one.by == By::Itself) {
+        let offers = |one: &Known| offered.iter().any(|it| it.group == one.group && it.version == one.version);
+        for one in theirs().filter(|one| one.by == By::Delegate && !offers(one)) {
+            groups.entry(&one.group).or_default().push(Ranked::new(one, Default::default()));
+        }
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    groups
-        .sort_by_key(|(name, versions)| (Reverse(versions.iter().map(|one| one.group_priority_minimum).max()), *name));
-    let registrations = Group {
+    groups.sort_by_key(|(name, versions)| (Reverse(versions.iter().map(|one| one.priorities.0).max()), *name));
+    let registrations = own.has_registrations().then(|| Group {
         name: own::GROUP.into(),
         versions: vec![Version { version: own::VERSION.into(), resources: Arc::new(own::resources()), current: true }],
-    };
+    });
     let theirs = groups.into_iter().map(|(name, mut versions)| {
         versions.sort_by(|a, b| {
-            b.version_priority.cmp(&a.version_priority).then_with(|| compare_kube_aware(&b.version, &a.version))
+            let by_name = || compare_kube_aware(&b.version.version, &a.version.version);
+            b.priorities.1.cmp(&a.priorities.1).then_with(by_name)
         });
-        versions.dedup_by(|a, b| a.version == b.version);
-        let versions = versions.into_iter().map(|one| {
-            let (resources, current) = content(one);
-            Version { version: one.version.clone(), resources, current }
-        });
-        Group { name: name.into(), versions: versions.collect() }
+        versions.dedup_by(|a, b| a.version.version == b.version.version);
+        Group { name: name.into(), versions: versions.into_iter().map(|one| one.version).collect() }
     });
-    let mut groups: Vec<Group> = std::iter::once(registrations).chain(theirs).collect();
+    let mut groups: Vec<Group> = registrations.into_iter().chain(theirs).collect();
     for served in own.served() {
         let ours = || Version { version: own::VERSION.into(), resources: Arc::new(served.resources()), current: true };
         match groups.iter_mut().find(|group| group.name == served.group) {
@@ -69,9 +105,51 @@ pub(super) fn merge(known: &[Known], own: Own, content: impl Fn(&Known) -> (Arc<
     groups
 }
 
+/// A version and what decides its place: the priorities of its group and of itself.
+struct Ranked {
+    priorities: (i32, i32),
+    version: Version,
+}
+
+impl Ranked {
+    fn new(one: &Known, (resources, current): (Arc<Vec<Resource>>, bool)) -> Ranked {
+        Ranked {
+            priorities: (one.group_priority_minimum, one.version_priority),
+            version: Version { version: one.version.clone(), resources, current },
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// What is known of nobody, but of the delegate if there is one.
+    #[derive(Default)]
+    pub(in super::super) struct Nothing(pub(in super::super) Vec<Offered>);
+
+    impl Contents for Nothing {
+        fn of(&self, _: &Known) -> (Arc<Vec<Resource>>, bool) {
+            Default::default()
+        }
+
+        fn of_delegate(&self) -> (Vec<&Offered>, bool) {
+            (self.0.iter().collect(), true)
+        }
+    }
+
+    /// What a function says of each; there is no delegate.
+    pub(in super::super) struct Each<F>(pub(in super::super) F);
+
+    impl<F: Fn(&Known) -> (Arc<Vec<Resource>>, bool)> Contents for Each<F> {
+        fn of(&self, one: &Known) -> (Arc<Vec<Resource>>, bool) {
+            self.0(one)
+        }
+
+        fn of_delegate(&self) -> (Vec<&Offered>, bool) {
+            (Vec::new(), false)
+        }
+    }
 
     fn known(group: &str, version: &str, group_priority_minimum: i32, version_priority: i32) -> Known {
         Known {
@@ -81,11 +159,16 @@ mod tests {
             group_priority_minimum,
             version_priority,
             service_key: "a".into(),
+            by: By::Backend,
         }
     }
 
     fn order(known: &[Known]) -> Vec<String> {
-        merge(known, Own::default(), |_| Default::default())
+        named(&merge(known, Own::default(), &Nothing::default()))
+    }
+
+    fn named(groups: &[Group]) -> Vec<String> {
+        groups
             .iter()
             .flat_map(|group| group.versions.iter().map(move |version| format!("{}/{}", group.name, version.version)))
             .collect()
@@ -118,7 +201,7 @@ mod tests {
     #[test]
     fn nobody_else_speaks_for_our_group() {
         let known = [known("apiregistration.k8s.io", "v1", 20000, 100), known("apiregistration.k8s.io", "v2", 1, 1)];
-        let groups = merge(&known, Own::default(), |_| panic!("never asked"));
+        let groups = merge(&known, Own::default(), &Nothing::default());
         assert_eq!(groups[0].name, "apiregistration.k8s.io");
         assert_eq!((groups[0].versions.len(), groups.len()), (1, 3));
         assert_eq!(groups[0].versions[0].resources[0].resource, "apiservices");
@@ -134,8 +217,57 @@ mod tests {
             "authorization.k8s.io/v1",
         ];
         assert_eq!(order(&known), expected);
-        let groups = merge(&known, Own::default(), |_| Default::default());
+        let groups = merge(&known, Own::default(), &Nothing::default());
         assert!(groups[1].versions[0].resources.is_empty(), "the backend's, not ours");
         assert_eq!(groups[2].versions[1].resources.len(), 2);
+    }
+
+    fn offered(names: &[&str]) -> Nothing {
+        let one = |name: &&str| {
+            let (group, version) = name.split_once('/').unwrap();
+            Offered { group: group.into(), version: version.into(), resources: Arc::default(), current: true }
+        };
+        Nothing(names.iter().map(one).collect())
+    }
+
+    const BEFORE_A_CLUSTER: Own = Own { delegation: false, delegate: true, registrations_elsewhere: false };
+
+    #[test]
+    fn what_only_the_delegate_has_comes_first_and_in_its_own_order() {
+        let known = [known("example.com", "v1", 20_000, 100)];
+        let offers = offered(&["apps/v1", "batch/v1", "batch/v1beta1", "apiregistration.k8s.io/v1", "example.com/v1"]);
+        let groups = merge(&known, BEFORE_A_CLUSTER, &offers);
+        let expected = ["apiregistration.k8s.io/v1", "apps/v1", "batch/v1", "batch/v1beta1", "example.com/v1"];
+        assert_eq!(named(&groups), expected);
+        assert!(!groups[3].versions[0].current, "a backend of its own has it, not the delegate");
+    }
+
+    #[test]
+    fn what_the_delegate_has_is_ordered_by_its_own_api_services() {
+        let delegated = |group, version, a, b| Known { by: By::Delegate, ..known(group, version, a, b) };
+        let itself = Known { by: By::Itself, name: "delegate".into(), ..known("", "", 0, 0) };
+        let known = [
+            known("metrics.k8s.io", "v1beta1", 100, 100),
+            delegated("apps", "v1", 17_800, 15),
+            delegated("apiregistration.k8s.io", "v1", 20_001, 18),
+            delegated("gone.io", "v1", 500, 15),
+            known("apps", "v2", 1, 16),
+            itself,
+        ];
+        let offers =
+            offered(&["apiregistration.k8s.io/v1", "new.io/v1", "apps/v1", "metrics.k8s.io/v1beta1", "events/v1"]);
+        let own = Own { registrations_elsewhere: true, ..BEFORE_A_CLUSTER };
+        let groups = merge(&known, own, &offers);
+        let expected = [
+            "apiregistration.k8s.io/v1",
+            "apps/v2",
+            "apps/v1",
+            "events/v1",
+            "new.io/v1",
+            "gone.io/v1",
+            "metrics.k8s.io/v1beta1",
+        ];
+        assert_eq!(named(&groups), expected);
+        assert!(groups[1].versions[1].current && !groups[4].versions[0].current, "what it lost is stale");
     }
 }

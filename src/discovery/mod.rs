@@ -22,7 +22,7 @@ pub use aggregation::Discovery;
 pub use document::{Kind, Resource, Scope, Subresource};
 pub use documents::{Documents, Source};
 pub use fetch::{Fetch, FetchError, Fetched, MAX_BODY, TIMEOUT};
-pub use known::Known;
+pub use known::{By, Known};
 pub use own::Own;
 pub use serve::answer;
 

@@ -111,11 +111,29 @@ static WITH_DELEGATION: [Served; 3] = [
 pub struct Own {
     /// Whether backends ask us instead of a kube-apiserver (`--serve-delegation`).
     pub delegation: bool,
+    /// Whether there is a delegate, which answers questions about oneself.
+    pub delegate: bool,
+    /// Whether the APIServices are another server's to show (`--kubeconfig`).
+    pub registrations_elsewhere: bool,
 }
 
 impl Own {
+    /// Whether the APIServices are ours to show.
+    pub(crate) fn has_registrations(self) -> bool {
+        !self.registrations_elsewhere
+    }
+
+    /// Whether `group` is ours, whoever registers it.
+    pub(super) fn has(self, group: &str) -> bool {
+        group == GROUP && !self.registrations_elsewhere
+    }
+
     pub(super) fn served(self) -> &'static [Served] {
-        if self.delegation { &WITH_DELEGATION } else { &ALWAYS }
+        match self {
+            Own { delegate: true, .. } => &[],
+            Own { delegation: true, .. } => &WITH_DELEGATION,
+            Own { .. } => &ALWAYS,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a backend says about itself, judged before it is believed: form, size, and that it is its own.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -17,45 +18,119 @@ pub(super) struct Listed {
     pub(super) stale: bool,
 }
 
-/// Reads an `APIGroupDiscoveryList`: the content of each of `claims`, by name of the APIService, that is in it.
-///
-/// Groups and versions that no claim names are passed over: a backend speaks only for itself.
-pub(super) fn aggregated(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Listed>, FetchError> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct List {
-        kind: String,
-        api_version: String,
-        #[serde(default, deserialize_with = "capped::<_, _, 1000>")]
-        items: Vec<Group>,
-    }
-    #[derive(Deserialize)]
-    struct Group {
-        #[serde(default, deserialize_with = "or_default")]
-        metadata: Metadata,
-        #[serde(default, deserialize_with = "capped::<_, _, 100>")]
-        versions: Vec<Version>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Metadata {
-        name: String,
-    }
-    #[derive(Deserialize)]
-    struct Version {
-        version: String,
-        #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
-        resources: Vec<Resource>,
-        #[serde(default)]
-        freshness: String,
-    }
+/// What a server lists for one group and version, with their names.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Offered {
+    /// Its group; empty for the core group.
+    pub(super) group: String,
+    /// Its version.
+    pub(super) version: String,
+    /// What is in it.
+    pub(super) resources: Arc<Vec<Resource>>,
+    /// Whether the server vouches for that.
+    pub(super) current: bool,
+}
 
+/// An `APIGroupDiscoveryList` as it stands there.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct List {
+    kind: String,
+    api_version: String,
+    #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
+    items: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    #[serde(default, deserialize_with = "or_default")]
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "capped::<_, _, 100>")]
+    versions: Vec<Version>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+    #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
+    resources: Vec<Resource>,
+    #[serde(default)]
+    freshness: String,
+}
+
+fn groups(body: &[u8]) -> Result<Vec<Group>, FetchError> {
     let list: List = read(body)?;
     if list.kind != "APIGroupDiscoveryList" || !list.api_version.starts_with("apidiscovery.k8s.io/v2") {
         return Err(FetchError("the answer is not an APIGroupDiscoveryList, as its content type says".into()));
     }
+    Ok(list.items)
+}
+
+/// Reads an `APIGroupDiscoveryList` whole: what the owner of all unclaimed paths says. Versions that cannot be
+/// believed are left without resources; one bad name must not hide the rest of a cluster.
+pub(super) fn whole(body: &[u8]) -> Result<Vec<Offered>, FetchError> {
+    let mut seen = HashSet::new();
+    let mut offered = Vec::new();
+    for group in groups(body)? {
+        let name = group.metadata.name;
+        for version in group.versions {
+            let named = is_word_or_empty(&name) && is_word(&version.version) && !version.version.contains('/');
+            if !named || name.contains('/') || !seen.insert((name.clone(), version.version.clone())) {
+                continue;
+            }
+            let current = version.freshness != "Stale";
+            let (resources, current) = judged(version.resources).map_or((Vec::new(), false), |good| (good, current));
+            offered.push(Offered {
+                group: name.clone(),
+                version: version.version,
+                resources: Arc::new(resources),
+                current,
+            });
+        }
+    }
+    Ok(offered)
+}
+
+/// Reads an `APIGroupList` or `APIVersions`, the older form: the groups and versions there are.
+pub(super) fn names(body: &[u8]) -> Result<Vec<(String, String)>, FetchError> {
+    #[derive(Deserialize)]
+    struct Names {
+        #[serde(default, deserialize_with = "capped::<_, _, 100>")]
+        versions: Vec<String>,
+        #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
+        groups: Vec<Group>,
+    }
+    #[derive(Deserialize)]
+    struct Group {
+        name: String,
+        #[serde(default, deserialize_with = "capped::<_, _, 100>")]
+        versions: Vec<Version>,
+    }
+    #[derive(Deserialize)]
+    struct Version {
+        version: String,
+    }
+    let Names { versions, groups } = read(body)?;
+    let core = versions.into_iter().map(|version| (String::new(), version));
+    let named = groups.into_iter().flat_map(|Group { name, versions }| {
+        versions.into_iter().map(move |Version { version }| (name.clone(), version))
+    });
+    let plain = |word: &str| is_word_or_empty(word) && !word.contains(['/', '?', '#', '%']);
+    Ok(core.chain(named).filter(|(group, version)| plain(group) && plain(version) && !version.is_empty()).collect())
+}
+
+/// Reads an `APIGroupDiscoveryList`: the content of each of `claims`, by name of the APIService, that is in it.
+///
+/// Groups and versions that no claim names are passed over: a backend speaks only for itself.
+pub(super) fn aggregated(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Listed>, FetchError> {
     let mut found = BTreeMap::new();
-    for group in list.items {
+    for group in groups(body)? {
         for version in group.versions {
             let its = |claim: &&Known| claim.group == group.metadata.name && claim.version == version.version;
             let Some(claim) = claims.iter().find(its) else { continue };
@@ -213,6 +288,7 @@ fn is_kind(kind: &Kind) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::known::By;
     use super::*;
 
     fn claim(group: &str, version: &str) -> Known {
@@ -223,6 +299,7 @@ mod tests {
             group_priority_minimum: 1000,
             version_priority: 15,
             service_key: "a".into(),
+            by: By::Backend,
         }
     }
 
@@ -263,7 +340,7 @@ mod tests {
             r#"{"kind":"Status","apiVersion":"v1","items":[]}"#.into(),
             r#"{"kind":"APIGroupDiscoveryList","apiVersion":"v1","items":[]}"#.into(),
             list("{}"),
-            list(&many(r#"{"metadata":{"name":"x"},"versions":[]}"#, 1001)),
+            list(&many(r#"{"metadata":{"name":"x"},"versions":[]}"#, 10_001)),
             resources(r#"{"resource":"a"}"#),
             resources("[{}]"),
             resources(r#"[{"resource":7}]"#),

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
-/// Between two rounds that went well, and the longest wait after one that did not.
-const REFRESH: Duration = Duration::from_secs(60);
+/// Between two rounds that went well.
+pub(super) const REFRESH: Duration = Duration::from_secs(60);
 /// The wait after a first failure; doubles with each.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 
@@ -30,8 +30,9 @@ impl Drop for Task {
 
 impl Rounds {
     /// Starts to repeat `round` for the backend `key`, at once for the first time; a round says whether it went
-    /// well. Must be called inside a `LocalSet`. A backend that has a task already keeps it.
-    pub(super) fn begin<R, Fut>(&mut self, key: &str, round: R)
+    /// well. `pace` lies between two rounds that went well, and is the longest wait after one that did not. Must be
+    /// called inside a `LocalSet`. A backend that has a task already keeps it.
+    pub(super) fn begin<R, Fut>(&mut self, key: &str, pace: Duration, round: R)
     where
         R: FnMut() -> Fut + 'static,
         Fut: Future<Output = bool> + 'static,
@@ -40,7 +41,7 @@ impl Rounds {
             return;
         }
         let nudge = Rc::new(Notify::new());
-        let handle = spawn_local(repeat(round, nudge.clone())).abort_handle();
+        let handle = spawn_local(repeat(round, pace, nudge.clone())).abort_handle();
         self.0.insert(key.to_owned(), Task { nudge, handle });
     }
 
@@ -57,7 +58,7 @@ impl Rounds {
     }
 }
 
-async fn repeat<R, Fut>(mut round: R, nudge: Rc<Notify>)
+async fn repeat<R, Fut>(mut round: R, pace: Duration, nudge: Rc<Notify>)
 where
     R: FnMut() -> Fut,
     Fut: Future<Output = bool>,
@@ -66,7 +67,7 @@ where
     loop {
         failures = if round().await { 0 } else { failures + 1 };
         tokio::select! {
-            () = tokio::time::sleep(wait(failures, fastrand::f64())) => {}
+            () = tokio::time::sleep(wait(pace, failures, fastrand::f64())) => {}
             () = nudge.notified() => failures = 0,
         }
     }
@@ -76,10 +77,10 @@ where
 ///
 /// Spread by a tenth after success and by half after failure, so that many replicas and many backends that came
 /// back together do not ask together.
-fn wait(failures: u32, chance: f64) -> Duration {
+fn wait(pace: Duration, failures: u32, chance: f64) -> Duration {
     match failures.checked_sub(1) {
-        None => REFRESH.mul_f64(0.9 + 0.1 * chance),
-        Some(doublings) => REFRESH.min(FIRST_RETRY * (1 << doublings.min(16))).mul_f64(0.5 + 0.5 * chance),
+        None => pace.mul_f64(0.9 + 0.1 * chance),
+        Some(doublings) => pace.min(FIRST_RETRY * (1 << doublings.min(16))).mul_f64(0.5 + 0.5 * chance),
     }
 }
 
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn waits_double_to_a_minute_and_are_spread() {
-        let millis = |failures, chance| wait(failures, chance).as_millis();
+        let millis = |failures, chance| wait(REFRESH, failures, chance).as_millis();
         assert_eq!((millis(0, 0.0), millis(0, 1.0)), (54_000, 60_000));
         assert_eq!((millis(1, 0.0), millis(1, 1.0)), (250, 500));
         assert_eq!(millis(4, 1.0), 4_000);

@@ -32,7 +32,7 @@ pub struct Kubeconfig {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
-struct Written {
+pub(super) struct Written {
     clusters: Option<Vec<NamedCluster>>,
     users: Option<Vec<NamedUser>>,
     contexts: Option<Vec<NamedContext>>,
@@ -62,17 +62,17 @@ struct NamedContext {
 
 #[derive(Deserialize, Default)]
 #[serde(default, expecting = "a mapping")]
-struct Context {
+pub(super) struct Context {
     cluster: String,
     user: String,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
-struct Cluster {
+pub(super) struct Cluster {
     server: String,
     tls_server_name: String,
-    insecure_skip_tls_verify: bool,
+    pub(super) insecure_skip_tls_verify: bool,
     certificate_authority: String,
     certificate_authority_data: String,
     proxy_url: String,
@@ -106,24 +106,7 @@ impl Kubeconfig {
     }
 
     fn read(path: &Path, may_be_plain: bool) -> Result<Kubeconfig, Problems> {
-        let place = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Problem::new(&place, format_args!("cannot be read: {error}")))?;
-        // JSON is YAML, too.
-        let value: serde_json::Value = serde_saphyr::from_str(&text).map_err(|error| {
-            let at = error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
-            // Not the parser's own words: they may quote the line, and the line may be a key.
-            Problem::new(&place, format_args!("not YAML{}", at.unwrap_or_default()))
-        })?;
-        // A file with comments only is empty, not wrong.
-        let value = if value.is_null() { serde_json::json!({}) } else { value };
-        let written: Written = serde_path_to_error::deserialize(&value).map_err(|error| {
-            let field = error.path().to_string();
-            Problem::field(&place, if field == "." { "" } else { &field }, "not what a kubeconfig has there")
-        })?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let (problems, files) = (Problems::default(), vec![path.to_owned()]);
-        Reading { place, folder, problems, files, may_be_plain }.all(&written)
+        Written::read(path, may_be_plain, |reading, written| reading.all(written))
     }
 
     /// What a pod knows of its cluster: the service account in `folder`, and variables of its `environment`.
@@ -163,11 +146,50 @@ impl Kubeconfig {
     }
 }
 
-struct Reading<'p> {
+impl Written {
+    /// Reads the file for `what` is needed of it; all mistakes at once.
+    pub(super) fn read<T>(
+        path: &Path,
+        may_be_plain: bool,
+        what: impl FnOnce(Reading<'_>, &Written) -> Result<T, Problems>,
+    ) -> Result<T, Problems> {
+        let place = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| Problem::new(&place, format_args!("cannot be read: {error}")))?;
+        // JSON is YAML, too.
+        let value: serde_json::Value = serde_saphyr::from_str(&text).map_err(|error| {
+            let at = error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+            // Not the parser's own words: they may quote the line, and the line may be a key.
+            Problem::new(&place, format_args!("not YAML{}", at.unwrap_or_default()))
+        })?;
+        // A file with comments only is empty, not wrong.
+        let value = if value.is_null() { serde_json::json!({}) } else { value };
+        let written: Written = serde_path_to_error::deserialize(&value).map_err(|error| {
+            let field = error.path().to_string();
+            Problem::field(&place, if field == "." { "" } else { &field }, "not what a kubeconfig has there")
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let (problems, files) = (Problems::default(), vec![path.to_owned()]);
+        what(Reading { place, folder, problems, files, may_be_plain }, &written)
+    }
+}
+
+impl Cluster {
+    /// The name that the server's certificate must have.
+    pub(super) fn name_at(&self, destination: &Destination) -> String {
+        match &destination.host {
+            _ if !self.tls_server_name.is_empty() => self.tls_server_name.clone(),
+            Host::Ip(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        }
+    }
+}
+
+pub(super) struct Reading<'p> {
     place: String,
     folder: &'p Path,
-    problems: Problems,
-    files: Vec<PathBuf>,
+    pub(super) problems: Problems,
+    pub(super) files: Vec<PathBuf>,
     may_be_plain: bool,
 }
 
@@ -181,25 +203,8 @@ impl Reading<'_> {
     }
 
     fn current(&mut self, written: &Written) -> Option<Kubeconfig> {
-        let name = written.current_context.as_deref().unwrap_or_default();
-        if name.is_empty() {
-            return self.wrong("current-context", "is not set; it must name one of the contexts");
-        }
-        let contexts = written.contexts.as_deref().unwrap_or_default();
-        let named = only(contexts.iter().enumerate().filter(|(_, context)| context.name == name));
-        let Some((number, context)) = named else {
-            return self.wrong("current-context", format_args!("there is no single context {name:?}"));
-        };
-        let field = format!("contexts[{number}].context");
-        let Some(context) = &context.context else { return self.wrong(&field, "is missing") };
-        let clusters = written.clusters.as_deref().unwrap_or_default();
-        let cluster = match only(clusters.iter().enumerate().filter(|(_, cluster)| cluster.name == context.cluster)) {
-            Some((number, NamedCluster { cluster: Some(cluster), .. })) => {
-                Some((format!("clusters[{number}].cluster"), cluster))
-            }
-            _ => self
-                .wrong(&format!("{field}.cluster"), format_args!("there is no single cluster {:?}", context.cluster)),
-        };
+        let (field, context) = self.context(written)?;
+        let cluster = self.cluster(written, &field, context);
         let users = written.users.as_deref().unwrap_or_default();
         let nobody = User::default();
         let user = match only(users.iter().enumerate().filter(|(_, user)| user.name == context.user)) {
@@ -218,21 +223,13 @@ impl Reading<'_> {
             let why = "must be https: the user's credentials are not sent to where everybody can read them";
             return self.wrong(&format!("{field}.server"), why);
         }
-        let name = if cluster.tls_server_name.is_empty() {
-            match &destination.host {
-                Host::Ip(ip) => ip.to_string(),
-                Host::Name(name) => name.clone(),
-            }
-        } else {
-            cluster.tls_server_name.clone()
-        };
         let settings = ClientSettings {
             authorities,
             insecure_skip_verify: cluster.insecure_skip_tls_verify,
             identity: identity?,
             alpn: Vec::new(),
         };
-        match BackendTls::new(&name, settings) {
+        match BackendTls::new(&cluster.name_at(&destination), settings) {
             Ok(tls) => {
                 let (tls, authorization) = (Arc::new(tls), authorization?);
                 Some(Kubeconfig { destination, prefix, tls, plain, authorization, files: Vec::new() })
@@ -241,8 +238,39 @@ impl Reading<'_> {
         }
     }
 
+    pub(super) fn context<'w>(&mut self, written: &'w Written) -> Option<(String, &'w Context)> {
+        let name = written.current_context.as_deref().unwrap_or_default();
+        if name.is_empty() {
+            return self.wrong("current-context", "is not set; it must name one of the contexts");
+        }
+        let contexts = written.contexts.as_deref().unwrap_or_default();
+        let named = only(contexts.iter().enumerate().filter(|(_, context)| context.name == name));
+        let Some((number, context)) = named else {
+            return self.wrong("current-context", format_args!("there is no single context {name:?}"));
+        };
+        let field = format!("contexts[{number}].context");
+        let Some(context) = &context.context else { return self.wrong(&field, "is missing") };
+        Some((field, context))
+    }
+
+    pub(super) fn cluster<'w>(
+        &mut self,
+        written: &'w Written,
+        field: &str,
+        context: &Context,
+    ) -> Option<(String, &'w Cluster)> {
+        let clusters = written.clusters.as_deref().unwrap_or_default();
+        match only(clusters.iter().enumerate().filter(|(_, cluster)| cluster.name == context.cluster)) {
+            Some((number, NamedCluster { cluster: Some(cluster), .. })) => {
+                Some((format!("clusters[{number}].cluster"), cluster))
+            }
+            _ => self
+                .wrong(&format!("{field}.cluster"), format_args!("there is no single cluster {:?}", context.cluster)),
+        }
+    }
+
     /// Where the API server is, and what stands before every path.
-    fn server(&mut self, field: &str, cluster: &Cluster) -> Option<(Destination, String, bool)> {
+    pub(super) fn server(&mut self, field: &str, cluster: &Cluster) -> Option<(Destination, String, bool)> {
         if !cluster.proxy_url.is_empty() {
             self.wrong::<()>(&format!("{field}.proxy-url"), "is not in this version yet");
         }
@@ -270,7 +298,7 @@ impl Reading<'_> {
     }
 
     /// Who vouches for the API server; none for the system's roots.
-    fn authorities(&mut self, field: &str, cluster: &Cluster) -> Option<Option<Bundle>> {
+    pub(super) fn authorities(&mut self, field: &str, cluster: &Cluster) -> Option<Option<Bundle>> {
         let name = format!("{field}.certificate-authority");
         let given = self.content(&name, &cluster.certificate_authority, &cluster.certificate_authority_data)?;
         if cluster.insecure_skip_tls_verify {
@@ -371,7 +399,7 @@ impl Reading<'_> {
         path
     }
 
-    fn wrong<T>(&mut self, field: &str, why: impl std::fmt::Display) -> Option<T> {
+    pub(super) fn wrong<T>(&mut self, field: &str, why: impl std::fmt::Display) -> Option<T> {
         self.problems.0.push(Problem::field(&self.place, field, why));
         None
     }

@@ -9,10 +9,12 @@ mod client;
 mod kubeconfig;
 mod plain;
 mod remote;
+mod server;
 mod source;
 
 pub use call::{Answer, CallError, Patience};
 pub use client::Client;
 pub use kubeconfig::Kubeconfig;
 pub use remote::{Jobs, Remote};
+pub use server::Server;
 pub use source::Source;

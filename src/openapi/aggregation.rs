@@ -3,19 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::index::{Hash, Index, key, parse};
+use super::index::{Hashes, Index, key, parse, parse_whole};
 use super::own;
-use crate::discovery::{Contents, Fetch, FetchError, Keeper, Known, Outcome, Subject, bounded};
+use crate::discovery::{By, Contents, Fetch, FetchError, Keeper, Known, Outcome, Own, Subject, bounded};
 use crate::process::{Published, Publisher};
 
 /// The running OpenAPI aggregation of all backends; dropping it ends their tasks.
 ///
 /// Lives on one thread, inside a `LocalSet`; each backend has a task of its own.
-pub struct OpenApi<F: Fetch + 'static>(Keeper<Aggregation<F>>);
+pub struct OpenApi<F: Fetch + 'static> {
+    keeper: Keeper<Aggregation<F>>,
+    own: Own,
+}
 
 struct Aggregation<F> {
     fetch: F,
     publisher: Publisher<Index>,
+    own: Own,
 }
 
 #[derive(Clone, Default)]
@@ -28,27 +32,27 @@ struct Memory {
 
 impl<F: Fetch + 'static> OpenApi<F> {
     /// Begins with no APIService. The index holds our own document from the start.
-    pub fn start(fetch: F) -> (OpenApi<F>, Published<Index>) {
-        let (publisher, published) = Published::new(Index::new(&[], |_| None));
-        (OpenApi(Keeper::new(Aggregation { fetch, publisher })), published)
+    pub fn start(fetch: F, own: Own) -> (OpenApi<F>, Published<Index>) {
+        let (publisher, published) = Published::new(Index::new(&[], own, |_| None));
+        (OpenApi { keeper: Keeper::new(Aggregation { fetch, publisher, own }), own }, published)
     }
 
     /// Takes over what is registered now; as `Discovery::follow`.
     pub fn follow(&self, mut known: Vec<Known>) {
-        known.retain(|one| key(one) != own::KEY);
-        self.0.follow(known);
+        known.retain(|one| !self.own.has_registrations() || key(one) != own::KEY);
+        self.keeper.follow(known);
     }
 
     /// Asks the backend of `apiservice` again now; for when it became available.
     pub fn nudge(&self, apiservice: &str) {
-        self.0.nudge(apiservice);
+        self.keeper.nudge(apiservice);
     }
 }
 
 impl<F: Fetch + 'static> Subject for Aggregation<F> {
     type Memory = Memory;
-    /// Where the backend listed a document when last heard.
-    type Content = Hash;
+    /// What the backend listed when last heard, of what is this APIService's.
+    type Content = Hashes;
     type Heard = Result<Heard, FetchError>;
 
     async fn ask(&self, claims: &[Known], memory: Memory) -> Result<Heard, FetchError> {
@@ -60,7 +64,7 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         heard: Result<Heard, FetchError>,
         claims: &[Known],
         memory: &mut Memory,
-        hashes: &mut Contents<Hash>,
+        hashes: &mut Contents<Hashes>,
     ) -> Outcome {
         let failed_before = std::mem::replace(&mut memory.failed, heard.is_err());
         let mut found = match heard {
@@ -81,21 +85,21 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
             let new = found.remove(&claim.name);
             changed |= hashes.get(&claim.name) != new.as_ref();
             match new {
-                Some(hash) => drop(hashes.insert(claim.name.clone(), hash)),
+                Some(new) => drop(hashes.insert(claim.name.clone(), new)),
                 None => drop(hashes.remove(&claim.name)),
             }
         }
         Outcome { well: true, changed }
     }
 
-    fn publish(&self, known: &[Known], hashes: &Contents<Hash>) {
-        self.publisher.publish(Arc::new(Index::new(known, |one| hashes.get(&one.name))));
+    fn publish(&self, known: &[Known], hashes: &Contents<Hashes>) {
+        self.publisher.publish(Arc::new(Index::new(known, self.own, |one| hashes.get(&one.name))));
     }
 }
 
 enum Heard {
     Unchanged,
-    Index { found: BTreeMap<String, Hash>, etag: Option<String> },
+    Index { found: BTreeMap<String, Hashes>, etag: Option<String> },
 }
 
 async fn ask<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Result<Heard, FetchError> {
@@ -103,7 +107,17 @@ async fn ask<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Resul
     let fetched = bounded(fetch, &first.name, "/openapi/v3", "application/json", etag).await?;
     match fetched.status {
         200 => Ok(Heard::Index {
-            found: parse(&fetched.body, claims)?,
+            found: match claims {
+                [delegate] if delegate.by == By::Itself => {
+                    BTreeMap::from([(delegate.name.clone(), parse_whole(&fetched.body)?)])
+                }
+                _ => {
+                    let mut found = parse(&fetched.body, claims)?;
+                    let mut hash = |claim: &Known| found.remove(&claim.name).map(|hash| (key(claim), hash));
+                    let own = claims.iter().map(|claim| (claim.name.clone(), hash(claim)));
+                    own.filter_map(|(name, own)| Some((name, Hashes::from([own?])))).collect()
+                }
+            },
             etag: fetched.etag.filter(|etag| etag.len() <= 256),
         }),
         304 if etag.is_some() => Ok(Heard::Unchanged),
@@ -165,7 +179,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let world = World::default();
-            let (openapi, index) = OpenApi::start(world.clone());
+            let (openapi, index) = OpenApi::start(world.clone(), Own::default());
             world.set("v1.good", 200, "A");
             openapi.follow(vec![known("good", "v1", "g"), known("slow", "v1", "s"), known("stolen", "v1", "t")]);
             sleep(Duration::from_millis(1)).await;

@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::own;
-use crate::discovery::{Document, FetchError, Known};
+use crate::discovery::{By, Document, FetchError, Known, Own};
+use crate::registry::DELEGATE;
 
 /// The merged index at one moment.
 #[derive(Debug)]
 pub struct Index {
     /// What is served at `/openapi/v3`.
     pub(super) document: Document,
-    /// Our own document.
-    pub(super) own: Document,
+    /// Our own document, unless another server has it.
+    pub(super) own: Option<Document>,
     /// Name of the APIService by key (`apis/<group>/<version>`), and whether its backend has listed the document.
     owners: BTreeMap<String, (String, bool)>,
 }
@@ -21,22 +22,34 @@ pub struct Index {
 /// What a backend's index says about one group and version: the hash of its document; empty when it gives none.
 pub(super) type Hash = String;
 
+/// The hashes of a server's documents by their keys.
+pub(super) type Hashes = BTreeMap<String, Hash>;
+
 impl Index {
-    /// The index of what is `known`; `hash` gives what the backend said last, if it listed the document at all.
-    pub(super) fn new<'h>(known: &[Known], hash: impl Fn(&Known) -> Option<&'h Hash>) -> Index {
-        let own = own::document();
+    /// The index of what is `known`; `hashes` gives what the server of one said last of its documents, by their keys.
+    pub(super) fn new<'h>(known: &[Known], ours: Own, hashes: impl Fn(&Known) -> Option<&'h Hashes>) -> Index {
+        let own = ours.has_registrations().then(own::document);
         let mut paths = BTreeMap::new();
         let mut owners = BTreeMap::new();
-        for one in known {
+        for one in known.iter().filter(|one| one.by == By::Backend) {
             let key = key(one);
-            let hash = hash(one);
+            let hash = hashes(one).and_then(|hashes| hashes.get(&key));
             if let Some(hash) = hash {
                 paths.insert(key.clone(), entry(&key, hash));
             }
             owners.insert(key, (one.name.clone(), hash.is_some()));
         }
-        paths.insert(own::KEY.to_owned(), entry(own::KEY, own.etag.to_str().unwrap_or_default().trim_matches('"')));
-        owners.remove(own::KEY);
+        let delegate = known.iter().find(|one| one.by == By::Itself);
+        for (key, hash) in delegate.and_then(&hashes).into_iter().flatten() {
+            if !owners.contains_key(key) {
+                paths.insert(key.clone(), entry(key, hash));
+                owners.insert(key.clone(), (DELEGATE.to_owned(), true));
+            }
+        }
+        if let Some(own) = &own {
+            paths.insert(own::KEY.to_owned(), entry(own::KEY, own.etag.to_str().unwrap_or_default().trim_matches('"')));
+            owners.remove(own::KEY);
+        }
         Index { document: Document::of(&Paths { paths }), own, owners }
     }
 
@@ -45,6 +58,12 @@ impl Index {
     pub fn owner(&self, path: &str) -> Option<&str> {
         let key = path.strip_prefix("/openapi/v3/")?;
         self.owners.get(key.strip_suffix('/').unwrap_or(key)).map(|(name, _)| name.as_str())
+    }
+
+    /// Whether `path` is a document of our own.
+    pub fn answer_for(&self, path: &str) -> bool {
+        let key = path.strip_prefix("/openapi/v3/").map(|key| key.strip_suffix('/').unwrap_or(key));
+        self.own.is_some() && key == Some(own::KEY)
     }
 
     /// Whether the document of `key` (`apis/<group>/<version>`) is in the index, because its backend has listed it.
@@ -69,15 +88,33 @@ pub(super) fn parse(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Ha
     for claim in claims {
         let key = key(claim);
         let Some(entry) = index.paths.get(&key) else { continue };
-        let rest = entry.server_relative_url.strip_prefix("/openapi/v3/").and_then(|url| url.strip_prefix(&*key));
-        let hash = match rest {
-            Some("") => "",
-            Some(query) => query.strip_prefix("?hash=").filter(|hash| is_hash(hash)).unwrap_or_default(),
-            None => return Err(FetchError(format!("the URL it lists for {key} is another's"))),
-        };
+        let hash = entry.hash(&key).ok_or_else(|| FetchError(format!("the URL it lists for {key} is another's")))?;
         found.insert(claim.name.clone(), hash.to_owned());
     }
     Ok(found)
+}
+
+/// Reads the index of the delegate, which may have documents of any key. One whose URL leads elsewhere is passed over.
+pub(super) fn parse_whole(body: &[u8]) -> Result<Hashes, FetchError> {
+    let index: Paths = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
+    let plain = |key: &str| {
+        let segment = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
+        key.len() <= 512
+            && key.split('/').all(segment)
+            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte))
+    };
+    let keys = index.paths.iter().filter(|(key, _)| plain(key));
+    Ok(keys.filter_map(|(key, entry)| Some((key.clone(), entry.hash(key)?.to_owned()))).collect())
+}
+
+impl Entry {
+    /// The hash in its URL, or nothing if it has none that could be one; `None` if it does not lead to `key`.
+    fn hash(&self, key: &str) -> Option<&str> {
+        match self.server_relative_url.strip_prefix("/openapi/v3/").and_then(|url| url.strip_prefix(key))? {
+            "" => Some(""),
+            query => Some(query.strip_prefix("?hash=").filter(|hash| is_hash(hash)).unwrap_or_default()),
+        }
+    }
 }
 
 /// Whether it can stand in a URL and a header as it is; SHA-512 in hexadecimal has 128 digits.
@@ -113,6 +150,7 @@ pub(super) mod tests {
             group_priority_minimum: 1000,
             version_priority: 15,
             service_key: service_key.into(),
+            by: By::Backend,
         }
     }
 
@@ -162,14 +200,14 @@ pub(super) mod tests {
 
     #[test]
     fn the_index_names_ours_and_theirs() {
-        let hash = "ABC".to_owned();
         let known = [
             known("g", "v1", "a"),
             known("g", "v2", "a"),
             known("", "v1", "a"),
             known("apiregistration.k8s.io", "v1", "evil"),
         ];
-        let index = Index::new(&known, |one| (one.version == "v1").then_some(&hash));
+        let hashes = BTreeMap::from(["apis/g/v1", "api/v1"].map(|key| (key.to_owned(), "ABC".to_owned())));
+        let index = Index::new(&known, Own::default(), |_| Some(&hashes));
         let listed: serde_json::Value = serde_json::from_slice(&index.document.json).unwrap();
         let keys: Vec<_> = listed["paths"].as_object().unwrap().keys().collect();
         assert_eq!(keys, ["api/v1", "apis/apiregistration.k8s.io/v1", "apis/g/v1"]);
@@ -192,9 +230,42 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_delegate_has_what_no_backend_claims() {
+        let said = r#"{"paths":{
+            "version":{"serverRelativeURL":"/openapi/v3/version?hash=1"},
+            "apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=2"},
+            "apis/g/v1":{"serverRelativeURL":"/openapi/v3/apis/g/v1?hash=3"},
+            "apis/apiregistration.k8s.io/v1":{"serverRelativeURL":"/openapi/v3/apis/apiregistration.k8s.io/v1?hash=4"},
+            "apis/evil/v1":{"serverRelativeURL":"https://evil.dev/"},
+            "../secret":{"serverRelativeURL":"/openapi/v3/../secret"},
+            "a?b":{"serverRelativeURL":"/openapi/v3/a?b"}}}"#;
+        let offered = parse_whole(said.as_bytes()).unwrap();
+        let claimed = Hashes::from([("apis/g/v1".to_owned(), "OURS".to_owned())]);
+        let known = [known("g", "v1", "a"), Known { by: By::Itself, name: DELEGATE.into(), ..known("", "", "d") }];
+        let index = |own| Index::new(&known, own, |one| Some(if one.by == By::Itself { &offered } else { &claimed }));
+        let listed = |index: &Index| {
+            let listed: serde_json::Value = serde_json::from_slice(&index.document.json).unwrap();
+            let urls = listed["paths"].as_object().unwrap().values();
+            urls.map(|it| it["serverRelativeURL"].as_str().unwrap()["/openapi/v3/".len()..].to_owned())
+                .collect::<Vec<_>>()
+        };
+        let ours = index(Own::default());
+        let urls = listed(&ours);
+        assert_eq!(urls.len(), 4, "{urls:?}");
+        assert_eq!([&urls[1], &urls[2], &urls[3]], ["apis/apps/v1?hash=2", "apis/g/v1?hash=OURS", "version?hash=1"]);
+        assert_eq!(ours.owner("/openapi/v3/apis/apps/v1"), Some(DELEGATE));
+        assert_eq!(ours.owner("/openapi/v3/apis/g/v1"), Some("v1.g"));
+        assert_eq!(ours.owner("/openapi/v3/apis/apiregistration.k8s.io/v1"), None);
+        let theirs = index(Own { registrations_elsewhere: true, ..Own::default() });
+        assert_eq!(theirs.owner("/openapi/v3/apis/apiregistration.k8s.io/v1"), Some(DELEGATE));
+        assert_eq!(listed(&theirs)[0], "apis/apiregistration.k8s.io/v1?hash=4");
+    }
+
+    #[test]
     fn no_bytes_make_it_panic() {
         bolero::check!().with_iterations(20_000).for_each(|bytes: &[u8]| {
             let _ = parse(bytes, &[known("g", "v1", "a")]);
+            let _ = parse_whole(bytes);
         });
     }
 }

@@ -30,9 +30,12 @@ pub fn answer(
     }
     let key = key.trim_start_matches('/');
     let document = match key.strip_suffix('/').unwrap_or(key) {
-        "" => &index.document,
-        super::own::KEY => &index.own,
-        _ => return Some(Err(Refusal::new(Blame::Client, Status::not_found()))),
+        "" => Some(&index.document),
+        super::own::KEY => index.own.as_ref(),
+        _ => None,
+    };
+    let Some(document) = document else {
+        return Some(Err(Refusal::new(Blame::Client, Status::not_found())));
     };
     if method != Method::GET && method != Method::HEAD {
         return Some(Err(not_allowed()));
@@ -58,6 +61,7 @@ mod tests {
 
     use super::super::index::tests::known;
     use super::*;
+    use crate::discovery::Own;
 
     fn ask(
         method: &Method,
@@ -65,7 +69,7 @@ mod tests {
         query: Option<&str>,
         header: Option<(HeaderName, &HeaderValue)>,
     ) -> Option<Result<Response<Body>, Refusal>> {
-        let index = Index::new(&[known("g", "v1", "a")], |_| None);
+        let index = Index::new(&[known("g", "v1", "a")], Own::default(), |_| None);
         let headers = header.into_iter().map(|(name, value)| (name, value.clone())).collect();
         answer(&index, method, path, query, &headers)
     }

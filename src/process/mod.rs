@@ -20,5 +20,5 @@ pub use fields::Fields;
 pub use follow::{Follower, is_passing};
 pub use followed_file::{Followed, FollowedFile, OnFailure};
 pub use problem::{Problem, Problems};
-pub use published::{Published, Publisher};
+pub use published::{Published, Publisher, changed_if_any};
 pub use socket::set_up;

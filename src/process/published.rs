@@ -49,6 +49,14 @@ impl<T> Published<T> {
     }
 }
 
+/// As [`Published::changed`]; pends for ever if there is nothing to change.
+pub async fn changed_if_any<T>(published: &mut Option<Published<T>>) {
+    match published {
+        Some(published) => published.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl<T> Clone for Published<T> {
     fn clone(&self) -> Self {
         Published { value: self.value.clone(), version: self.version.clone() }

@@ -6,6 +6,7 @@
 
 mod annotations;
 mod api_service;
+mod delegate;
 mod endpoints;
 mod follow;
 mod last_good;
@@ -20,6 +21,7 @@ mod url_backend;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
 pub use api_service::{ApiService, Backend, ServiceReference};
+pub use delegate::{DELEGATE, Delegate};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
 pub use follow::Directory;
 pub use long_running::LongRunning;

@@ -7,8 +7,8 @@ use crate::availability::{Availability, Board, Condition};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Turned;
-use crate::process::{Drain, Phase, Published, Publisher};
-use crate::registry::{ApiService, Backend, Registry, Resolved, Rules, Unavailable, resolve};
+use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
+use crate::registry::{ApiService, Backend, DELEGATE, Registry, Resolved, Rules, Unavailable, resolve};
 
 use super::inflight::{Hand, Inflight, Place};
 
@@ -31,6 +31,7 @@ pub struct Table {
     by_group: HashMap<Box<str>, Vec<Arc<Route>>>,
     /// In the order of discovery, those without a backend too.
     all: Vec<Arc<Route>>,
+    delegate: Option<Arc<Route>>,
 }
 
 /// A route that can be taken now: it leads somewhere, and it is not known that nobody answers there.
@@ -48,19 +49,8 @@ impl Table {
     pub fn build(registry: &Registry, rules: Rules, board: &Board, previous: Option<&Table>) -> Table {
         let mut table = Table::default();
         for api_service in &registry.api_services {
-            let resolved = resolve(api_service, registry, rules);
             let before = previous.and_then(|table| table.by_name(&api_service.name));
-            let route = match before {
-                Some(route) if Arc::ptr_eq(&route.api_service, api_service) && route.resolved == resolved => {
-                    route.clone()
-                }
-                _ => Arc::new(Route {
-                    api_service: api_service.clone(),
-                    resolved,
-                    availability: board.of(&api_service.name),
-                    inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
-                }),
-            };
+            let route = Route::new(api_service, resolve(api_service, registry, rules), board, before);
             table.all.push(route.clone());
             // One without a backend claims no path: whoever owns the unclaimed ones answers.
             if api_service.backend != Backend::Local {
@@ -68,6 +58,20 @@ impl Table {
             }
         }
         table
+    }
+
+    /// The same table with `delegate` as the owner of what no APIService claims.
+    pub fn with_delegate(
+        mut self,
+        delegate: Option<&Arc<ApiService>>,
+        board: &Board,
+        previous: Option<&Table>,
+    ) -> Table {
+        let before = previous.and_then(Table::delegate);
+        let nothing = Registry::default();
+        self.delegate =
+            delegate.map(|delegate| Route::new(delegate, resolve(delegate, &nothing, Rules::default()), board, before));
+        self
     }
 
     /// The route of `/apis/<group>/<version>` and all below it. For the legacy core group (`""`) the version
@@ -96,8 +100,16 @@ impl Table {
         self.by_group.contains_key(group)
     }
 
-    /// The route of the APIService `name`, also one without a backend.
+    /// The route of whatever no APIService claims, if there is a delegate.
+    pub fn delegate(&self) -> Option<&Arc<Route>> {
+        self.delegate.as_ref()
+    }
+
+    /// The route of the APIService `name`, also one without a backend; of [`DELEGATE`], the delegate's.
     pub fn by_name(&self, name: &str) -> Option<&Arc<Route>> {
+        if name == DELEGATE {
+            return self.delegate();
+        }
         self.all.iter().find(|route| route.api_service.name == name)
     }
 
@@ -108,6 +120,24 @@ impl Table {
 }
 
 impl Route {
+    /// The route of `api_service`; `before` itself if nothing changed.
+    fn new(
+        api_service: &Arc<ApiService>,
+        resolved: Result<Resolved, Unavailable>,
+        board: &Board,
+        before: Option<&Arc<Route>>,
+    ) -> Arc<Route> {
+        match before {
+            Some(route) if Arc::ptr_eq(&route.api_service, api_service) && route.resolved == resolved => route.clone(),
+            _ => Arc::new(Route {
+                api_service: api_service.clone(),
+                resolved,
+                availability: board.of(&api_service.name),
+                inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
+            }),
+        }
+    }
+
     /// The proof that requests can be sent now, or the 503 that says why not.
     pub fn target(self: &Arc<Self>) -> Result<Target, Refusal> {
         match &self.resolved {
@@ -168,9 +198,10 @@ impl Target {
     }
 }
 
-/// Publishes the table anew whenever the registry changes, until the process ends.
+/// Publishes the table anew whenever the registry or the delegate changes, until the process ends.
 pub async fn follow(
     mut registry: Published<Registry>,
+    mut delegate: Option<Published<ApiService>>,
     rules: Rules,
     board: Board,
     publisher: Publisher<Table>,
@@ -180,10 +211,13 @@ pub async fn follow(
     loop {
         tokio::select! {
             () = registry.changed() => {}
+            () = changed_if_any(&mut delegate) => {}
             () = drain.reached(Phase::Ending) => return,
         }
-        let table = Table::build(&registry.get(), rules, &board, Some(&reader.get()));
-        publisher.publish(Arc::new(table));
+        let before = reader.get();
+        let delegate = delegate.as_ref().map(Published::get);
+        let table = Table::build(&registry.get(), rules, &board, Some(&before));
+        publisher.publish(Arc::new(table.with_delegate(delegate.as_ref(), &board, Some(&before))));
     }
 }
 

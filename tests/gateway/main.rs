@@ -12,6 +12,7 @@ mod backend;
 mod bodies;
 mod browsers;
 mod client;
+mod delegate;
 mod delegated;
 mod discovery;
 mod ending;

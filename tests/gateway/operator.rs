@@ -31,7 +31,9 @@ async fn health_is_told_to_anyone_at_both_doors() {
     let world = World::new();
     let gateway = world.gateway(&[]);
     let nobody = Client::http1(&world, &gateway, None).await;
-    let checks = "[+]ping ok\n[+]log ok\n[+]shutdown ok\n";
+    let discovery = "poststarthook/apiservice-discovery-controller";
+    let checks = format!("[+]ping ok\n[+]log ok\n[+]{discovery} ok\n[+]shutdown ok\n");
+    eventually("readiness", async || (nobody.get("/readyz").await.status == 200).then_some(())).await;
     for (path, code, text) in [
         ("/livez", 200, "ok".to_owned()),
         ("/readyz", 200, "ok".to_owned()),

@@ -13,6 +13,8 @@ use crate::tls::PairFiles;
 pub struct Behind {
     /// The registry directory, if one is given.
     pub registry: Option<registry::Settings>,
+    /// The kubeconfig of the server that owns what no APIService claims, if there is one, and how it is treated.
+    pub delegate: Option<(PathBuf, registry::Settings)>,
     /// How requests for a Service find their way.
     pub rules: registry::Rules,
     /// Our certificate as a front proxy; none when we make it ourselves.
@@ -56,6 +58,7 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
         default_max_inflight: forwarding.max_inflight.map_or(0, |limit| limit.div_ceil(2)),
     };
     Behind {
+        delegate: reading.path("delegate-kubeconfig").map(|path| (path, settings.clone())),
         registry: Some(settings).filter(|settings| settings.dir != PathBuf::new()),
         rules: registry::Rules {
             endpoints: reading.switch("enable-aggregator-routing"),

@@ -367,6 +367,12 @@ pub static BEHIND: Group = Group {
             "Directory of manifests: APIService, Service, EndpointSlice. Followed: a change takes effect within a second",
         ),
         Flag::new(
+            "delegate-kubeconfig",
+            Kind::File,
+            "",
+            "kubeconfig of the API server that owns every path no APIService claims: its URL and authority. Requests go there as everywhere, with our front-proxy certificate; the user in this file is not looked at. Followed",
+        ),
+        Flag::new(
             "proxy-client-cert-file",
             Kind::File,
             "",
@@ -534,7 +540,6 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 /// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
 pub static LATER: &[Flag] = &[
     later("kubeconfig", Kind::File, REGISTRY),
-    later("delegate-kubeconfig", Kind::File, REGISTRY),
     later("egress-selector-config-file", Kind::File, DIRECT),
     later("proxy-from-environment", Kind::Switch, DIRECT),
     later("tracing-config-file", Kind::File, ACCESS_LOG),

@@ -176,6 +176,9 @@ pub(super) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mode], config
              ask about everybody, and be told that everything is allowed",
         );
     }
+    if serve && reading.path("delegate-kubeconfig").is_some() {
+        reading.problem(NAME, "cannot be given together with --delegate-kubeconfig: backends can ask that server");
+    }
     serve
 }
 

@@ -24,8 +24,8 @@ use crate::forward::Stamp;
 use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Index, OpenApi};
-use crate::process::{Drain, Phase, Published, Publisher};
-use crate::registry::{Directory, Registry, Rules};
+use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
+use crate::registry::{ApiService, Delegate, Directory, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
 use crate::tls::server::{self, InUse, ServingPublishers};
@@ -39,6 +39,8 @@ pub(super) struct Control {
     pub(super) identity: Identity,
     pub(super) our_identity: Published<KeyPair>,
     pub(super) directory: Option<Directory>,
+    /// With `--delegate-kubeconfig`; beside it whoever follows its file.
+    pub(super) delegate: Option<(Delegate, Publisher<ApiService>, Published<ApiService>)>,
     pub(super) registry_publisher: Publisher<Registry>,
     pub(super) registry: Published<Registry>,
     pub(super) table_publisher: Publisher<Table>,
@@ -76,9 +78,13 @@ impl Control {
             stamp,
             metrics: self.metrics.clone(),
         });
-        let (discovery, documents) =
-            Discovery::start(Fetcher(asker.clone()), Own { delegation: self.speaker.is_some() });
-        let (openapi, index) = OpenApi::start(Fetcher(asker.clone()));
+        let own = Own {
+            delegation: self.speaker.is_some(),
+            delegate: self.delegate.is_some(),
+            registrations_elsewhere: false,
+        };
+        let (discovery, documents) = Discovery::start(Fetcher(asker.clone()), own);
+        let (openapi, index) = OpenApi::start(Fetcher(asker.clone()), own);
         if ready.send((documents, index)).is_err() {
             return;
         }
@@ -105,13 +111,19 @@ impl Control {
             spawn_local(directory.follow(self.registry_publisher, drain(), |_| {}));
         }
         let (registry, rules, board) = (&self.registry, self.rules, &self.board);
-        spawn_local(route::follow(registry.clone(), rules, board.clone(), self.table_publisher, drain()));
+        let delegate = self.delegate.map(|(file, publisher, delegate)| {
+            spawn_local(file.follow(publisher, self.mistakes.of("delegate"), drain()));
+            delegate
+        });
+        let table_publisher = self.table_publisher;
+        spawn_local(route::follow(registry.clone(), delegate.clone(), rules, board.clone(), table_publisher, drain()));
         spawn_local(report::follow(registry.clone(), board.clone(), self.view, drain()));
         let (registry, board, drain) = (registry.clone(), board.clone(), drain());
         let (probing, counting) = (asker.clone(), Counting(self.metrics.clone()));
         spawn_local(async move { availability::run(registry, rules, board, &*probing, counting, drain).await });
         let known = Knowing {
             registry: self.registry,
+            delegate,
             board: self.board,
             metrics: self.metrics,
             asker,
@@ -125,6 +137,7 @@ impl Control {
 /// Keeps discovery and OpenAPI told of what is registered and of what came back.
 struct Knowing {
     registry: Published<Registry>,
+    delegate: Option<Published<ApiService>>,
     board: Board,
     metrics: Arc<Metrics>,
     asker: Rc<Asker>,
@@ -140,12 +153,15 @@ impl Knowing {
         let mut mistakes: HashMap<String, usize> = HashMap::new();
         let mut round = tokio::time::interval(Duration::from_secs(1));
         let aggregations = discovery.aggregations();
-        let mut told = u64::MAX;
+        let mut told = None;
         loop {
             let registry = self.registry.get();
-            if registry.version != told {
-                told = registry.version;
-                let known: Vec<Known> = registry.api_services.iter().filter_map(|one| Known::of(one)).collect();
+            let delegate = self.delegate.as_ref().map(Published::get);
+            let now = (registry.version, delegate.as_ref().map(Arc::as_ptr));
+            if told != Some(now) {
+                told = Some(now);
+                let known: Vec<Known> =
+                    registry.api_services.iter().chain(&delegate).map(|one| Known::of(one)).collect();
                 discovery.follow(known.clone());
                 openapi.follow(known);
             }
@@ -173,6 +189,7 @@ impl Knowing {
             counted = total;
             tokio::select! {
                 () = self.registry.changed() => {}
+                () = changed_if_any(&mut self.delegate) => {}
                 changed = changes.changed() => if changed.is_err() { return },
                 _ = round.tick() => {
                     self.asker.pool.sweep();

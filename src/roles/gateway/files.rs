@@ -11,7 +11,7 @@ use crate::authorize::{self, Policy, PolicyFile};
 use crate::config::{GatewayConfig, Mistakes};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
-use crate::registry::{Directory, Registry};
+use crate::registry::{ApiService, Delegate, Directory, Registry};
 use crate::reviewer;
 use crate::roles::{refuse, warn};
 use crate::tls::{self, Bundle, Identity, KeyPair};
@@ -21,6 +21,7 @@ pub struct Files {
     pub(super) serving: tls::server::Files,
     pub(super) identity: Option<(Identity, Published<KeyPair>)>,
     pub(super) registry: Option<(Directory, Registry)>,
+    pub(super) delegate: Option<(Delegate, ApiService)>,
     pub(super) tokens: Option<(TokenFile, Tokens)>,
     pub(super) authentication: Option<ConfigurationFile>,
     pub(super) policy: Option<(PolicyFile, Policy)>,
@@ -47,6 +48,7 @@ impl Files {
             problems.keep(backends_know(config, &ours.get()));
         }
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
+        let delegate = keep(&mut problems, config.behind.delegate.clone().map(Delegate::open).transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
         let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
@@ -54,6 +56,7 @@ impl Files {
             Some(serving),
             Some(identity),
             Some(registry),
+            Some(delegate),
             Some(tokens),
             Some(authentication),
             Some(policy),
@@ -65,6 +68,7 @@ impl Files {
             serving,
             identity,
             registry,
+            delegate,
             tokens,
             authentication,
             policy,
@@ -80,6 +84,7 @@ impl Files {
             serving,
             identity,
             registry,
+            delegate,
             tokens,
             authentication,
             policy,

@@ -15,7 +15,7 @@ use super::connection::Connection;
 use super::shared::Shared;
 use crate::authorize::{self, Permit, ReviewBody, SelfReview};
 use crate::availability::report::Reports;
-use crate::kubeapi::{Query, Status};
+use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::{Blame, Body, BodyError, Received, Refusal};
 use crate::observe::access::{AccessRecord, End, Receipt};
 use crate::observe::metrics::Format;
@@ -47,6 +47,16 @@ pub(super) fn openapi_owner<'t>(shared: &Shared, table: &'t Table, path: &str) -
         return None;
     }
     table.by_name(shared.openapi.load().owner(path)?)
+}
+
+/// The route of the delegate, if there is one and `info` is not ours to answer.
+pub(super) fn delegate<'t>(shared: &Shared, table: &'t Table, info: &RequestInfo<'_>) -> Option<&'t Arc<Route>> {
+    let delegate = table.delegate()?;
+    let ours = matches!(info.path, "/" | "/metrics" | "/openapi/v3" | "/openapi/v3/")
+        || shared.documents.load().answer_for(info.path)
+        || shared.openapi.load().answer_for(info.path)
+        || Reports::claims(info);
+    (!ours).then_some(delegate)
 }
 
 /// Marks a relayed document as immutable if it is the one the client's hash means.
@@ -213,28 +223,9 @@ fn nobody_has(permit: &Permit<'_>) -> Status {
 
 /// The paths there are, as kube-apiserver lists them at `/`.
 fn index(shared: &Shared) -> String {
-    let table = shared.table.get();
-    let own = [
-        "/api",
-        "/apis",
-        "/apis/apiregistration.k8s.io",
-        "/apis/apiregistration.k8s.io/v1",
-        "/healthz",
-        "/livez",
-        "/metrics",
-        "/openapi/v2",
-        "/openapi/v3",
-        "/readyz",
-        "/version",
-    ];
+    let own = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
     let mut paths = own.map(String::from).to_vec();
-    for route in table.routes() {
-        let service = &route.api_service;
-        if !service.group.is_empty() {
-            paths.push(format!("/apis/{}", service.group));
-        }
-        paths.push(service.path());
-    }
+    paths.extend(shared.documents.load().group_paths());
     paths.sort();
     paths.dedup();
     serde_json::json!({ "paths": paths }).to_string()

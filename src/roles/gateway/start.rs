@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use super::Files;
@@ -19,6 +20,7 @@ use crate::authorize::Impersonator;
 use crate::availability::Board;
 use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
+use crate::discovery::Documents;
 use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::{Check, Health};
@@ -49,6 +51,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         mut serving,
         identity,
         registry,
+        delegate,
         tokens,
         authentication,
         policy,
@@ -104,7 +107,13 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         registry.map_or_else(Default::default, |(directory, registry)| (Some(directory), registry));
     let board = Board::default();
     let rules = config.behind.rules;
+    let delegate = delegate.map(|(file, delegate)| {
+        let (publisher, published) = Published::new(delegate);
+        (file, publisher, published)
+    });
     let table = Table::build(&registry, rules, &board, None);
+    let first = delegate.as_ref().map(|(.., delegate)| delegate.get());
+    let table = table.with_delegate(first.as_ref(), &board, None);
     let (registry_publisher, registry) = Published::new(registry);
     let (view_publisher, view) = Published::new(View::empty(SystemTime::now()));
     let (table_publisher, table) = Published::new(table);
@@ -147,6 +156,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         identity,
         our_identity: our_identity.clone(),
         directory,
+        delegate,
         registry_publisher,
         registry: registry.clone(),
         table_publisher,
@@ -171,7 +181,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
-    let health = health(&drain, &access_log);
+    let health = health(&drain, &access_log, &documents);
     let shared = Arc::new(Shared {
         authenticator: Authenticator::new(authenticate::Settings {
             trust: serving_readers.trust.clone(),
@@ -300,7 +310,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
-pub(super) fn health(drain: &Drain, access_log: &AccessLog) -> Vec<Health> {
+pub(super) fn health(drain: &Drain, access_log: &AccessLog, documents: &Published<Documents>) -> Vec<Health> {
     let leaving = |drain: Drain| {
         Check::new("shutdown", move || {
             if drain.phase() == Phase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
@@ -308,9 +318,25 @@ pub(super) fn health(drain: &Drain, access_log: &AccessLog) -> Vec<Health> {
     };
     vec![
         Health::new("livez", [Check::ping()]),
-        Health::new("readyz", [Check::ping(), access_log.check(), leaving(drain.clone())]),
+        Health::new(
+            "readyz",
+            [Check::ping(), access_log.check(), discovery(documents.clone()), leaving(drain.clone())],
+        ),
         Health::new("healthz", [Check::ping()]),
     ]
+}
+
+/// Well once every backend known by then was asked what it serves, and then for good (KEP-3352). A name that who knows
+/// kube-apiserver looks for.
+fn discovery(documents: Published<Documents>) -> Check {
+    let complete = AtomicBool::default();
+    Check::new("poststarthook/apiservice-discovery-controller", move || {
+        if complete.load(Ordering::Relaxed) || documents.load().all_asked() {
+            complete.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        Err("not every backend has been asked yet what it serves".to_owned())
+    })
 }
 
 fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAddr>, kubeconfig: Option<&Path>) {

@@ -38,7 +38,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     AdminState {
         report: Box::new(move || report(&reporting, &registry, &mistakes, &board, address, started, &level)),
         metrics: shared.metrics.clone(),
-        health: super::start::health(&shared.drain, &access_log),
+        health: super::start::health(&shared.drain, &access_log, &shared.documents),
         log_level,
         connections: Box::new(move || {
             let lines: Vec<_> = connections

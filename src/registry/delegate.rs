@@ -1,0 +1,176 @@
+//! The server that owns every path no APIService claims (`--delegate-kubeconfig`), as a backend like any other.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use super::annotations;
+use super::api_service::{ApiService, Backend};
+use super::snapshot::Settings;
+use super::url_backend::UrlBackend;
+use crate::kubeclient::Server;
+use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher};
+
+/// The name the delegate goes by where an APIService has its own: no APIService can have it, as all have a dot.
+pub const DELEGATE: &str = "delegate";
+
+/// A kubeconfig that named a delegate when it was opened.
+pub struct Delegate {
+    path: PathBuf,
+    settings: Settings,
+    files: Vec<PathBuf>,
+    follower: Follower,
+}
+
+impl Delegate {
+    /// Reads the kubeconfig: the server of its current context. Its user is not looked at; we come as a front proxy.
+    ///
+    /// # Errors
+    /// All mistakes in what is read.
+    pub fn open((path, settings): (PathBuf, Settings)) -> Result<(Delegate, ApiService), Problems> {
+        // Before the first reading, so that no change falls between.
+        let mut follower = Follower::new([&path]);
+        let server = Server::load(&path)?;
+        follower.add(&server.files);
+        let files = server.files.clone();
+        let delegate = of(server, &settings);
+        Ok((Delegate { path, settings, files, follower }, delegate))
+    }
+
+    /// Publishes what the kubeconfig says until the process ends; while it cannot be used, the last good one stays.
+    pub async fn follow(mut self, publisher: Publisher<ApiService>, on_failure: OnFailure, mut drain: Drain) {
+        let reader = publisher.reader();
+        let mut told: Option<Problems> = None;
+        loop {
+            tokio::select! {
+                () = self.follower.changed() => {}
+                () = drain.reached(Phase::Ending) => return,
+            }
+            match Server::load(&self.path) {
+                Ok(server) => {
+                    if server.files != self.files {
+                        self.files.clone_from(&server.files);
+                        self.follower.add(&server.files);
+                    }
+                    if told.take().is_some() {
+                        on_failure(&Problems::default());
+                    }
+                    let delegate = of(server, &self.settings);
+                    if delegate.manifest != reader.get().manifest {
+                        tracing::info!(path = %self.path.display(), "the delegate's kubeconfig changed and is used");
+                        publisher.publish(Arc::new(delegate));
+                    }
+                }
+                Err(problems) if told.as_ref() != Some(&problems) => {
+                    tracing::error!(%problems, "the delegate's kubeconfig changed and is not usable; the last good one stays");
+                    on_failure(&problems);
+                    told = Some(problems);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// The delegate as an APIService that claims no group.
+fn of(server: Server, settings: &Settings) -> ApiService {
+    let url = UrlBackend {
+        host: server.destination.host.clone(),
+        port: server.destination.port,
+        prefix: server.prefix.clone(),
+    };
+    // It has its own bounds (`--max-requests-inflight`), and ours hold for all we take in: a share of them for what
+    // is nearly everything would only halve both.
+    let unbounded = Settings { default_max_inflight: 0, ..settings.clone() };
+    let defaults = annotations::read(DELEGATE, &BTreeMap::new(), &unbounded, &mut Problems::default());
+    ApiService {
+        name: DELEGATE.to_owned(),
+        group: String::new(),
+        version: String::new(),
+        group_priority_minimum: 0,
+        version_priority: 0,
+        uid: String::new(),
+        created: SystemTime::UNIX_EPOCH,
+        labels: BTreeMap::new(),
+        // What it takes to tell whether two are the same.
+        manifest: json!({ "spec": {
+            "server": url.to_string(),
+            "tlsServerName": server.name,
+            "insecureSkipTLSVerify": server.insecure_skip_verify,
+            "caBundle": server.authorities.as_ref().map(crate::tls::Bundle::to_pem),
+        }}),
+        backend: Backend::Url(url),
+        ca_bundle: server.authorities,
+        insecure_skip_tls_verify: server.insecure_skip_verify,
+        client_certificate: None,
+        settings: annotations::BackendSettings { server_name: Some(server.name), ..defaults },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Published;
+    use crate::tls::Authority;
+
+    fn kubeconfig(server: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: {server:?}, certificate-authority: ca.crt}}}}]\n\
+             users: [{{name: u, user: {{exec: {{command: aws}}, client-key: missing}}}}]\n"
+        )
+    }
+
+    #[test]
+    fn it_is_a_server_without_its_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        std::fs::write(dir.path().join("ca.crt"), Authority::made("api").pem()).unwrap();
+        std::fs::write(&path, kubeconfig("https://api.example:6443/tenant/")).unwrap();
+        let (_, delegate) = Delegate::open((path.clone(), Settings::default())).unwrap();
+        let Backend::Url(url) = &delegate.backend else { panic!("no URL") };
+        assert_eq!(url.to_string(), "https://api.example:6443/tenant");
+        assert_eq!(delegate.settings.server_name.as_deref(), Some("api.example"));
+        assert_eq!((delegate.settings.max_inflight, delegate.insecure_skip_tls_verify), (0, false));
+        assert!(delegate.ca_bundle.is_some());
+        assert_eq!(delegate.discovery_path(), "/api/");
+
+        for (server, field) in [("http://a", "clusters[0].cluster.server"), ("", "clusters[0].cluster.server")] {
+            std::fs::write(&path, kubeconfig(server)).unwrap();
+            let problems = Delegate::open((path.clone(), Settings::default())).err().unwrap();
+            assert_eq!(problems.0.len(), 1, "{problems}");
+            assert!(problems.0[0].to_string().contains(field), "{problems}");
+        }
+    }
+
+    #[tokio::test]
+    async fn another_authority_is_taken_over_and_a_mistake_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        std::fs::write(dir.path().join("ca.crt"), Authority::made("api").pem()).unwrap();
+        std::fs::write(&path, kubeconfig("https://a")).unwrap();
+        let (delegate, first) = Delegate::open((path.clone(), Settings::default())).unwrap();
+        let before = first.manifest.clone();
+        let (publisher, mut published) = Published::new(first);
+        let (drainer, drain) = Drain::new();
+        let (wrong, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let on_failure: OnFailure = Box::new(move |problems| {
+            let _ = wrong.send(problems.0.len());
+        });
+        let scenario = async {
+            std::fs::write(dir.path().join("ca.crt"), "nonsense").unwrap();
+            assert_eq!(heard.recv().await, Some(1));
+            assert_eq!(published.get().manifest, before);
+            std::fs::write(dir.path().join("ca.crt"), Authority::made("other").pem()).unwrap();
+            assert_eq!(heard.recv().await, Some(0));
+            while published.get().manifest == before {
+                published.changed().await;
+            }
+            drainer.advance(Phase::Ending);
+        };
+        tokio::join!(delegate.follow(publisher, on_failure, drain), scenario);
+    }
+}

@@ -1,0 +1,245 @@
+//! The server that owns every path no APIService claims.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::backend::{Answer, Backend, Settings, data, json as answer, watched};
+use crate::client::{Client, get, next, request};
+use crate::scene::{Scene, THINGS, register};
+use crate::world::{World, eventually, narthex};
+
+const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+fn group(name: &str, version: &str, resource: &str) -> Value {
+    let kind = json!({"group": name, "version": version, "kind": "Kind"});
+    json!({"metadata": {"name": name}, "versions": [{"version": version, "freshness": "Current", "resources": [
+        {"resource": resource, "responseKind": kind, "scope": "Namespaced", "singularResource": "", "verbs": ["get"]},
+    ]}]})
+}
+
+/// A cluster with pods and deployments; it knows (and so should not be asked for) `things.example.com` as well.
+fn cluster(path: &str, accept: &str) -> Answer {
+    let list = |items: Value| {
+        let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items});
+        let mut list = answer(200, &list.to_string());
+        list.headers_mut().insert("content-type", V2.parse().unwrap());
+        list
+    };
+    match path {
+        "/api" if accept.contains("as=APIGroupDiscoveryList") => list(json!([group("", "v1", "pods")])),
+        "/apis" if accept.contains("as=APIGroupDiscoveryList") => list(json!([
+            group("apiregistration.k8s.io", "v1", "apiservices"),
+            group("apps", "v1", "deployments"),
+            group("things.example.com", "v1", "stolen"),
+            group("authentication.k8s.io", "v1", "tokenreviews"),
+        ])),
+        "/openapi/v3" => answer(
+            200,
+            &json!({"paths": {
+                "api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=AA"},
+                "apis/things.example.com/v1": {"serverRelativeURL": "/openapi/v3/apis/things.example.com/v1?hash=BB"},
+            }})
+            .to_string(),
+        ),
+        path => answer(200, &json!({"cluster": path}).to_string()),
+    }
+}
+
+/// The cluster, and `cluster.kubeconfig`, whose user has a token.
+async fn start(world: &World) -> Backend {
+    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+    let backend = Backend::start(world, settings, async |request| {
+        let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap()).to_owned();
+        cluster(request.uri().path(), &accept)
+    })
+    .await;
+    write(world, &format!("https://{}", backend.address));
+    backend
+}
+
+fn write(world: &World, server: &str) {
+    let document = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": "backend-ca.crt"}}],
+        "users": [{"name": "u", "user": {"token": "of-the-kubeconfig"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(world.path("cluster.kubeconfig"), document.to_string()).unwrap();
+}
+
+fn flag(world: &World) -> String {
+    format!("--delegate-kubeconfig={}", world.path("cluster.kubeconfig").display())
+}
+
+/// What people asked for, as the cluster saw it; our own questions left out.
+fn asked(cluster: &Backend) -> Vec<crate::backend::Seen> {
+    cluster.seen().into_iter().filter(|seen| seen.all("x-remote-user") != ["system:kube-aggregator"]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_claims_is_the_delegates_and_it_sees_a_front_proxy() {
+    let world = World::new();
+    let cluster = start(&world).await;
+    let things = Backend::start(&world, Settings::default(), async |_| answer(200, r#"{"things":1}"#)).await;
+    register(&world, &[things.address], &[]);
+    let flag = flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    for client in scene.both().await {
+        for path in [
+            "/api/v1/namespaces/default/pods",
+            "/apis/apps/v1/deployments",
+            "/apis/things.example.com/v2",
+            "/version",
+            "/logs/x",
+            "/.well-known/openid-configuration",
+            "/openapi/v3/api/v1",
+            "/openapi/v2",
+        ] {
+            let wanted = json!({"cluster": path});
+            eventually(path, async || (client.get(path).await.json() == wanted).then_some(())).await;
+        }
+        assert_eq!(client.get(THINGS).await.json(), json!({"things": 1}));
+        let headers =
+            [("authorization", "Bearer stolen"), ("x-remote-user", "root"), ("x_remote_group", "system:masters")];
+        let review = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let posted = client.ask(request(Method::POST, review, &headers, "{}")).await;
+        assert_eq!(posted.json(), json!({"cluster": review}));
+        let seen = asked(&cluster).pop().unwrap();
+        assert_eq!(
+            (seen.all("x-remote-user"), seen.all("x-remote-group")),
+            (vec!["jane".to_owned()], vec!["devs".to_owned(), "system:authenticated".to_owned()],)
+        );
+        assert_eq!(seen.peer, "narthex-front-proxy");
+        for never in ["authorization", "x_remote_group"] {
+            assert!(seen.all(never).is_empty(), "{never}: {seen:?}");
+        }
+    }
+    // The user of the kubeconfig is nobody's credentials.
+    assert!(cluster.seen().iter().all(|seen| seen.all("authorization").is_empty()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discovery_is_both_and_a_backend_keeps_what_it_claims() {
+    let world = World::new();
+    let cluster = start(&world).await;
+    let things = Backend::start(&world, Settings::default(), async |_| answer(200, "{}")).await;
+    register(&world, &[things.address], &[]);
+    let flag = flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    let client = scene.http2().await;
+    eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
+    let shown = async |path: &str| {
+        let list = client.ask(get(path, &[("accept", V2)])).await.json();
+        let items = list["items"].as_array().unwrap().clone();
+        let line = |item: &Value| {
+            let (group, version) = (item["metadata"]["name"].as_str().unwrap_or_default(), &item["versions"][0]);
+            format!("{group} {} {}", version["freshness"], version["resources"][0]["resource"]).replace('"', "")
+        };
+        items.iter().map(line).collect::<Vec<_>>()
+    };
+    assert_eq!(shown("/api").await, [" Current pods"]);
+    let all = [
+        "apiregistration.k8s.io Current apiservices",
+        "apps Current deployments",
+        "authentication.k8s.io Current tokenreviews",
+        "things.example.com Current things",
+    ];
+    assert_eq!(shown("/apis").await, all);
+    assert_eq!(client.get("/apis/apps").await.json()["preferredVersion"]["groupVersion"], "apps/v1");
+    // The directory's APIServices are ours to show.
+    assert_eq!(
+        client.get("/apis/apiregistration.k8s.io/v1/apiservices").await.json()["items"][0]["metadata"]["name"],
+        "v1.things.example.com"
+    );
+    let index = client.get("/openapi/v3").await.json();
+    let keys: Vec<_> = index["paths"].as_object().unwrap().keys().collect();
+    assert_eq!(
+        keys,
+        ["api/v1", "apis/apiregistration.k8s.io/v1"],
+        "its document of a group it does not own is not listed"
+    );
+    let paths = client.get("/").await.json()["paths"].to_string();
+    for path in ["\"/api/v1\"", "\"/apis/apps/v1\"", "\"/apis/things.example.com/v1\"", "\"/metrics\""] {
+        assert!(paths.contains(path), "{path} in {paths}");
+    }
+
+    // What it lists no longer can be had, and stays, as stale.
+    let address = cluster.stop().await;
+    eventually("staleness", async || (shown("/apis").await[1] == "apps Stale deployments").then_some(())).await;
+    assert_eq!(shown("/apis").await[3], all[3]);
+    client.get("/version").await.refused(503, "ServiceUnavailable");
+    assert_eq!(client.get(THINGS).await.text(), "{}");
+    let settings = Settings { names: vec!["127.0.0.1"], all: true, address, ..Settings::default() };
+    let _back = Backend::start(&scene.world, settings, async |request| cluster_again(request.uri().path())).await;
+    eventually("it is back", async || (client.get("/version").await.status == 200).then_some(())).await;
+    eventually("another list", async || (shown("/apis").await.get(1)? == "batch Current jobs").then_some(())).await;
+}
+
+/// A cluster that knows only the older form of discovery.
+fn cluster_again(path: &str) -> Answer {
+    match path {
+        "/api" => answer(200, r#"{"kind":"APIVersions","versions":[]}"#),
+        "/apis" => answer(200, r#"{"kind":"APIGroupList","groups":[{"name":"batch","versions":[{"version":"v1"}]}]}"#),
+        "/apis/batch/v1" => answer(
+            200,
+            r#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":[
+            {"name":"jobs","singularName":"job","namespaced":true,"kind":"Job","verbs":["get"]}]}"#,
+        ),
+        _ => answer(200, "{}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_of_the_delegate_lasts_and_another_server_is_taken_over() {
+    let world = World::new();
+    let settings = || Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+    let (first, writers) = watched(&world, settings()).await;
+    write(&world, &format!("https://{}", first.address));
+    let flag = flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    let client = scene.http2().await;
+    let mut body = client.send(get("/api/v1/pods?watch=1", &[])).await.unwrap().into_body();
+    assert_eq!(next(&mut body).await.unwrap().unwrap(), "first\n");
+
+    let second = Backend::start(&scene.world, settings(), async |_| answer(200, "second")).await;
+    write(&scene.world, "http://nowhere");
+    let told = |text: &str| scene.gateway.log().iter().any(|line| line.contains(text));
+    eventually("the mistake is told", async || told("clusters[0].cluster.server").then_some(())).await;
+    write(&scene.world, &format!("https://{}", second.address));
+    eventually("the other server", async || (client.get("/version").await.text() == "second").then_some(())).await;
+    // Who was served by the first one still is.
+    writers.lock().unwrap()[0].send(data("more\n")).unwrap();
+    assert_eq!(next(&mut body).await.unwrap().unwrap(), "more\n");
+}
+
+#[test]
+fn wrong_files_and_wrong_company_are_refused_at_the_start() {
+    let world = World::new();
+    write(&world, "http://plain");
+    std::fs::write(world.path("policy.yaml"), "{}").unwrap();
+    let refused = |more: &[&str]| {
+        let flag = flag(&world);
+        let more: Vec<&str> = more.iter().copied().chain([flag.as_str()]).collect();
+        let output = narthex(&[vec!["gateway".to_owned()], world.arguments(&more)].concat());
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = refused(&[]);
+    assert!(told.contains("cluster.kubeconfig: clusters[0].cluster.server: must be https"), "{told}");
+    let told = refused(&["--serve-delegation", "--authorization-mode=Static"]);
+    assert!(told.contains("--serve-delegation: cannot be given together with --delegate-kubeconfig"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_not_who_it_should_be_gets_nothing() {
+    let world = World::new();
+    let settings = Settings { names: vec!["other.example"], all: true, ..Settings::default() };
+    let wrong = Backend::start(&world, settings, async |_| answer(200, "{}")).await;
+    write(&world, &format!("https://{}", wrong.address));
+    let flag = flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    let client: Client = scene.http1().await;
+    let status = client.get("/api/v1/secrets").await.refused(503, "ServiceUnavailable");
+    assert!(!status.to_string().contains(&wrong.address.to_string()), "{status}");
+    assert!(wrong.seen().is_empty());
+}
