@@ -67,6 +67,13 @@ fn trials(shared: &Arc<OnceLock<World>>, kubectls: &[Kubectl], with_narthex: boo
                 Box::new(move |world| stories::tell(world, &teller, story)),
             );
         }
+        for (name, story) in stories::of_a_cluster() {
+            let teller = kubectl.clone();
+            add(
+                format!("kubectl {}: cluster: {name}", kubectl.version),
+                Box::new(move |world| stories::tell_of_a_cluster(world, &teller, story)),
+            );
+        }
         for (name, story) in stories::through_narthex().into_iter().filter(|_| with_narthex) {
             let teller = kubectl.clone();
             add(

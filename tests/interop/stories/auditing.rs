@@ -12,6 +12,7 @@ use crate::world::{Door, Gateway, Identity, World, audit_policy, eventually};
 pub(super) const THROUGH: &[(&str, Trial)] = &[("audit: events as kube-apiserver writes them", alike)];
 
 /// One request; its path is below the namespace of the trial unless it begins with a slash.
+#[derive(Clone, Copy)]
 struct Request {
     who: Who,
     method: &'static str,

@@ -195,10 +195,12 @@ fn kubectl_as(world: &World, kubectl: &Kubectl) {
             let [direct, through] = scene.doors().map(|door| run(door, token, &words));
             assert_eq!(direct, through, "{who}: {words}\nleft: straight to the server; right: through narthex");
         }
+        // When it was asked is no part of the answer.
+        let time = regex::Regex::new(r#""creationTimestamp": "[^"]*""#).unwrap();
         for words in [
             format!("auth whoami -o json {jane}"),
             format!("auth whoami -o json {jane} --as-uid=7 --as-user-extra=scopes=all"),
-            format!("auth whoami -o json --as=jane --as-user-extra=acme.io/scopes=all"),
+            "auth whoami -o json --as=jane --as-user-extra=acme.io/scopes=all".to_owned(),
             "auth whoami -o json --as=system:anonymous".to_owned(),
             "auth whoami --as=nobody".to_owned(),
             format!("auth can-i get /version {jane}"),
@@ -207,8 +209,6 @@ fn kubectl_as(world: &World, kubectl: &Kubectl) {
         ] {
             let [theirs, ours] = [&world.cluster.door, &scene.gateway.door].map(|door| {
                 let (code, said, complained) = run(door, token, &words);
-                // When it was asked is no part of the answer.
-                let time = regex::Regex::new(r#""creationTimestamp": "[^"]*""#).unwrap();
                 (code, time.replace_all(&said, "").into_owned(), complained)
             });
             assert_eq!(theirs, ours, "{who}: {words}\nleft: kube-apiserver; right: narthex");

@@ -2,6 +2,7 @@
 //! a [`Trial`] stands by itself.
 
 mod auditing;
+mod cluster;
 mod crowd;
 mod delegation;
 mod discovery;
@@ -15,7 +16,7 @@ mod standalone;
 mod watching;
 mod writing;
 
-use crate::world::{Kubectl, Session, Step, Target, World};
+use crate::world::{Identity, Kubectl, Session, Step, Target, World};
 
 /// Told once for each target; the transcripts must agree.
 pub(crate) type Story = fn(&mut Session<'_>);
@@ -29,6 +30,11 @@ pub(crate) type TrialWith = fn(&World, &Kubectl);
 /// Told at every target.
 pub(crate) fn everywhere() -> Vec<(&'static str, Story)> {
     [reading::STORIES, writing::STORIES, watching::STORIES, discovery::STORIES, identity::STORIES].concat()
+}
+
+/// Told at a whole cluster and at narthex before it.
+pub(crate) fn of_a_cluster() -> Vec<(&'static str, Story)> {
+    cluster::STORIES.to_vec()
 }
 
 /// Told at narthex only: what an extension server alone cannot do.
@@ -66,9 +72,18 @@ pub(crate) fn tell_through(world: &World, kubectl: &Kubectl, story: Story) {
 
 /// Tells `story` as jane at every target and compares what was said with the first.
 pub(crate) fn tell(world: &World, kubectl: &Kubectl, story: Story) {
+    tell_at(world.targets(), world.cluster.jane(), world, kubectl, story);
+}
+
+/// Tells `story` as an administrator at kube-apiserver and at narthex before it, and compares.
+pub(crate) fn tell_of_a_cluster(world: &World, kubectl: &Kubectl, story: Story) {
+    tell_at(world.whole_targets(), world.cluster.admin(), world, kubectl, story);
+}
+
+fn tell_at(targets: [Target; 2], who: &Identity, world: &World, kubectl: &Kubectl, story: Story) {
     let mut first: Option<Vec<Step>> = None;
-    for target in world.targets() {
-        let mut session = Session::open(world, kubectl, target, world.cluster.jane());
+    for target in targets {
+        let mut session = Session::open(world, kubectl, target, who);
         story(&mut session);
         let transcript = session.into_transcript();
         match &first {

@@ -25,17 +25,24 @@ pub(crate) use session::{Session, Step};
 
 use std::path::{Path, PathBuf};
 
-/// Where a story is told: straight to the extension API server, or through narthex to the same one.
+/// Where a story is told: straight to a server, or through narthex to the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
+    /// The extension API server itself.
     Direct,
+    /// Narthex before the extension API server.
     Through,
+    /// kube-apiserver itself.
+    Cluster,
+    /// Narthex before both.
+    Front,
 }
 
 /// Everything that is started once and shared by all stories.
 pub(crate) struct World {
     // Dropped in this order: what stands in front ends first.
     pub(crate) gateway: Option<Gateway>,
+    pub(crate) front: Option<Gateway>,
     pub(crate) extension: Extension,
     pub(crate) cluster: Cluster,
     directory: tempfile::TempDir,
@@ -49,22 +56,34 @@ impl World {
         let cluster = Cluster::start(directory.path());
         let extension = Extension::start(&cluster, directory.path(), "wardle");
         let gateway = with_gateway.then(|| Gateway::start(&cluster, &extension, directory.path(), "narthex", &[]));
-        World { gateway, extension, cluster, directory }
+        let front = with_gateway.then(|| {
+            let delegate = cluster.admin_kubeconfig.display().to_string();
+            let flags = [("--delegate-kubeconfig", delegate.as_str())];
+            Gateway::start(&cluster, &extension, directory.path(), "front", &flags)
+        });
+        World { gateway, front, extension, cluster, directory }
     }
 
     /// Where `target` answers, and what its certificate is signed by.
     pub(crate) fn door(&self, target: Target) -> &Door {
-        match (target, &self.gateway) {
-            (Target::Direct, _) => &self.extension.door,
-            (Target::Through, Some(gateway)) => &gateway.door,
-            (Target::Through, None) => panic!("narthex was not started"),
-        }
+        let gateway = match target {
+            Target::Direct => return &self.extension.door,
+            Target::Cluster => return &self.cluster.door,
+            Target::Through => &self.gateway,
+            Target::Front => &self.front,
+        };
+        &gateway.as_ref().expect("narthex was started").door
     }
 
     /// The targets a story is told to, the reference first. Without narthex it is told twice to the
     /// server, which shows that nothing but the target can make a difference.
     pub(crate) fn targets(&self) -> [Target; 2] {
         [Target::Direct, if self.gateway.is_some() { Target::Through } else { Target::Direct }]
+    }
+
+    /// The same for stories of a whole cluster.
+    pub(crate) fn whole_targets(&self) -> [Target; 2] {
+        [Target::Cluster, if self.front.is_some() { Target::Front } else { Target::Cluster }]
     }
 
     /// A directory of its own for one story.
@@ -76,7 +95,12 @@ impl World {
 
     /// Says how to use the world by hand, and keeps it until a line (or the end) comes on standard input.
     pub(crate) fn hold(self) {
-        for (name, target) in [("direct", Target::Direct), ("through", Target::Through)] {
+        for (name, target) in [
+            ("direct", Target::Direct),
+            ("through", Target::Through),
+            ("cluster", Target::Cluster),
+            ("front", Target::Front),
+        ] {
             let door = self.door(target);
             for (person, identity) in [("jane", self.cluster.jane()), ("admin", self.cluster.admin())] {
                 let file = format!("{person}-{name}");
@@ -92,13 +116,14 @@ impl World {
 
     /// Ends the peers; keeps files and logs when something failed.
     pub(crate) fn end(self, failed: bool) {
-        let World { gateway, extension, cluster, directory, .. } = self;
+        let World { gateway, front, extension, cluster, directory } = self;
         if failed {
-            for log in [gateway.as_ref().map(|g| &g.process), Some(&extension.process)].into_iter().flatten() {
-                log.print_tail(40);
+            for gateway in [&gateway, &front].into_iter().flatten() {
+                gateway.process.print_tail(40);
             }
+            extension.process.print_tail(40);
         }
-        drop((gateway, extension, cluster));
+        drop((gateway, front, extension, cluster));
         if failed {
             println!("world: logs kept in {}", directory.keep().display());
         }

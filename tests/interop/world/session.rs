@@ -145,6 +145,8 @@ impl<'w> Session<'w> {
                 // What `kubectl diff` calls its two files.
                 (r"(LIVE|MERGED)-\d+", "${1}"),
                 (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}", "TIME"),
+                (r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "TIME"),
+                (r#"("storageVersionHash": ?)"[^"]+""#, "${1}HASH"),
                 // klog's prefix of warnings and errors: severity, date, time, thread.
                 (r"(?m)^[IWE]\d{4} [\d:.]+ +\d+ ", "KLOG "),
                 (r" {2,}", "  "),
@@ -157,6 +159,8 @@ impl<'w> Session<'w> {
         let mut text = text
             .replace(&self.namespace, "NAMESPACE")
             .replace(&url, "SERVER")
+            // kube-apiserver says where it is itself.
+            .replace(&self.world.cluster.door.url(), "SERVER")
             .replace(url.trim_start_matches("https://"), "SERVER");
         for (accident, blank) in ACCIDENTS.iter() {
             text = accident.replace_all(&text, *blank).into_owned();
