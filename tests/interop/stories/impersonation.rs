@@ -177,6 +177,8 @@ fn kubectl_as(world: &World, kubectl: &Kubectl) {
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let jane = "--as=jane --as-group=devs";
+    // When it was asked is no part of the answer.
+    let time = regex::Regex::new(r#""creationTimestamp": "[^"]*""#).unwrap();
     for (who, token) in &tokens[..2] {
         for words in [
             format!("get flunders {jane}"),
@@ -195,8 +197,6 @@ fn kubectl_as(world: &World, kubectl: &Kubectl) {
             let [direct, through] = scene.doors().map(|door| run(door, token, &words));
             assert_eq!(direct, through, "{who}: {words}\nleft: straight to the server; right: through narthex");
         }
-        // When it was asked is no part of the answer.
-        let time = regex::Regex::new(r#""creationTimestamp": "[^"]*""#).unwrap();
         for words in [
             format!("auth whoami -o json {jane}"),
             format!("auth whoami -o json {jane} --as-uid=7 --as-user-extra=scopes=all"),
