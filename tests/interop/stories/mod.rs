@@ -11,6 +11,7 @@ mod identity;
 mod impersonation;
 mod quickstart;
 mod reading;
+mod schedulers;
 mod served;
 mod standalone;
 mod watching;
@@ -62,7 +63,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
 
 /// Trials of narthex.
 pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
-    [identity::THROUGH, failure::THROUGH, auditing::THROUGH].concat()
+    [identity::THROUGH, failure::THROUGH, auditing::THROUGH, schedulers::THROUGH].concat()
 }
 
 /// Tells `story` as jane at narthex, where there is nothing to compare with.
