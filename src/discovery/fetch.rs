@@ -13,6 +13,14 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 /// metrics, stays below 2 MiB.
 pub const MAX_BODY: usize = 4 << 20;
 
+/// What one fetch may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) time: Duration,
+    /// Bytes of the body.
+    pub(crate) size: usize,
+}
+
 /// An answer of a backend.
 #[derive(Clone, Debug, Default)]
 pub struct Fetched {
@@ -22,7 +30,7 @@ pub struct Fetched {
     pub content_type: String,
     /// The `ETag` header.
     pub etag: Option<String>,
-    /// The whole body, at most [`MAX_BODY`] bytes.
+    /// The whole body.
     pub body: Bytes,
 }
 
@@ -52,7 +60,8 @@ impl std::error::Error for FetchError {}
 /// One GET to the backend of one APIService, as user `system:kube-aggregator` of group `system:masters`.
 ///
 /// Whoever implements it does not wait for the backend to be judged available, follows no redirect, decodes no
-/// more than [`MAX_BODY`] bytes and gives up after [`TIMEOUT`]; both bounds are checked here once more.
+/// more than [`MAX_BODY`] bytes (for whole OpenAPI documents more) and gives up after [`TIMEOUT`]; both bounds are
+/// checked here once more.
 pub trait Fetch {
     /// Asks the backend of `apiservice` for `path` (which never comes from a client).
     fn fetch(
@@ -72,11 +81,23 @@ pub(crate) async fn bounded<F: Fetch>(
     accept: &str,
     if_none_match: Option<&str>,
 ) -> Result<Fetched, FetchError> {
-    let fetched = tokio::time::timeout(TIMEOUT, fetch.fetch(apiservice, path, accept, if_none_match))
+    within(Bounds { time: TIMEOUT, size: MAX_BODY }, fetch, apiservice, path, accept, if_none_match).await
+}
+
+/// As [`bounded`], with bounds of its own: a whole OpenAPI document is larger, and takes longer.
+pub(crate) async fn within<F: Fetch>(
+    bounds: Bounds,
+    fetch: &F,
+    apiservice: &str,
+    path: &str,
+    accept: &str,
+    if_none_match: Option<&str>,
+) -> Result<Fetched, FetchError> {
+    let fetched = tokio::time::timeout(bounds.time, fetch.fetch(apiservice, path, accept, if_none_match))
         .await
-        .map_err(|_| FetchError(format!("no answer to GET {path} within {} s", TIMEOUT.as_secs())))??;
-    if fetched.body.len() > MAX_BODY {
-        return Err(FetchError(format!("the answer to GET {path} is larger than {} MiB", MAX_BODY >> 20)));
+        .map_err(|_| FetchError(format!("no answer to GET {path} within {} s", bounds.time.as_secs())))??;
+    if fetched.body.len() > bounds.size {
+        return Err(FetchError(format!("the answer to GET {path} is larger than {} MiB", bounds.size >> 20)));
     }
     Ok(fetched)
 }

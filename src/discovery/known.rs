@@ -68,8 +68,13 @@ impl Known {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Group and version.
+    pub(crate) fn names(&self) -> (&str, &str) {
+        (&self.group, &self.version)
+    }
+
     /// `/apis/<group>/<version>`, or `/api/<version>`.
-    pub(super) fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         if self.group.is_empty() {
             format!("/api/{}", self.version)
         } else {

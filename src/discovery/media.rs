@@ -45,7 +45,7 @@ pub(crate) fn accepted(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
 /// Whether `If-None-Match` names `etag` (with its quotes).
 ///
 /// More than upstream, which knows one exact tag: lists, `*` and weak tags count too (RFC 9110, 13.1.2).
-pub(super) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
+pub(crate) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     headers
         .get_all(IF_NONE_MATCH)
         .iter()

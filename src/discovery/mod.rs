@@ -27,7 +27,7 @@ pub use own::Own;
 pub use serve::answer;
 
 pub(crate) use documents::Document;
-pub(crate) use fetch::bounded;
+pub(crate) use fetch::{Bounds, bounded, within};
 pub(crate) use keeper::{Contents, Keeper, Outcome, Subject};
-pub(crate) use media::accepted;
+pub(crate) use media::{accepted, matches_etag};
 pub(crate) use serve::{Reply, not_acceptable, not_allowed};

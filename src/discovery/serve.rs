@@ -1,12 +1,13 @@
 //! Answers for `/api`, `/apis` and `/apis/<group>`, in the form and encoding the client wants most.
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
 use super::documents::{Document, Documents, Forms};
 use super::media::{Form, accepted, matches_etag};
 use crate::kubeapi::Status;
+use crate::message::coding::{self, Coding};
 use crate::message::negotiate::Clause;
 use crate::message::{Blame, Body, Refusal};
 
@@ -137,7 +138,7 @@ impl Reply<'_> {
             return response;
         }
         to.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        let packed = if may_be_packed && takes_gzip(headers) { document.packed() } else { None };
+        let packed = if may_be_packed && coding::takes(headers, Coding::Gzip) { document.packed() } else { None };
         if packed.is_some() {
             to.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -148,20 +149,6 @@ impl Reply<'_> {
         }
         response
     }
-}
-
-/// Whether the client takes a body packed with gzip.
-fn takes_gzip(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|coding| {
-            let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
-            let refused = parameters.trim().strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0));
-            name.trim().eq_ignore_ascii_case("gzip") && !refused
-        })
 }
 
 #[cfg(test)]

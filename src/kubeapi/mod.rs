@@ -21,6 +21,7 @@ mod user;
 pub mod version;
 mod watch_event;
 mod watch_options;
+pub(crate) mod wire;
 
 pub use encode::{Encoding, encode};
 pub use field_selector::{FieldSelector, FieldTerm, SelectorError};

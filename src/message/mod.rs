@@ -3,6 +3,8 @@
 mod body;
 /// What browsers are told.
 pub mod browser;
+/// How a body may be packed for a client.
+pub mod coding;
 /// Headers that end at the next hop, and upgrades.
 pub mod hop_by_hop;
 /// Which encoding a client accepts.

@@ -1,8 +1,8 @@
 //! OpenAPI v3: one index over all backends, each believed only about its own group and version; the documents
-//! themselves are relayed to the backend that [`Index::owner`] names.
+//! themselves are relayed to the backend that [`Index::owner`] names. OpenAPI v2: one merged document.
 //!
 //! kubectl needs them for `explain`, `apply` and the validation of `create`. A backend that has no `/openapi/v3`
-//! is absent from the index, and kubectl does without; the document of version 2 is empty.
+//! is absent from the index, and kubectl does without.
 
 mod aggregation;
 mod index;
@@ -15,3 +15,4 @@ pub use aggregation::OpenApi;
 pub use index::Index;
 pub use relay::{seal, split_hash};
 pub use serve::answer;
+pub use version2::{Aggregation2, MAX_DOCUMENT, Version2};

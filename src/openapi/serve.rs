@@ -1,4 +1,4 @@
-//! Answers for `/openapi/v3`, for our own document below it, and for `/openapi/v2`.
+//! Answers for `/openapi/v3` and for our own document below it.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use crate::discovery::{Document, Reply, accepted, not_acceptable, not_allowed};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Body, Refusal};
 
-/// Answers a request for `/openapi/v2` or below `/openapi/v3`; `None` when `path` (decoded, judged) is not there, or when it is a
+/// Answers a request below `/openapi/v3`; `None` when `path` (decoded, judged) is not there, or when it is a
 /// document that [`Index::owner`] says is to be relayed.
 ///
 /// Documents that nobody has are 404.
@@ -21,9 +21,6 @@ pub fn answer(
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> Option<Result<Response<Body>, Refusal>> {
-    if matches!(path, "/openapi/v2" | "/openapi/v2/") {
-        return Some(super::version2::answer(method, headers));
-    }
     let key = path.strip_prefix("/openapi/v3").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
     if index.owner(path).is_some() {
         return None;
@@ -135,7 +132,6 @@ mod tests {
         };
         for (method, path, accept, expected) in [
             (Method::GET, "/openapi/v3/apis/g/v1", None, None),
-            (Method::GET, "/openapi/v2", None, Some(200)),
             (Method::GET, "/openapi/v30", None, None),
             (Method::GET, "/openapi/v3/apis/apps/v1", None, Some(404)),
             (Method::GET, "/openapi/v3/apis/g", None, Some(404)),

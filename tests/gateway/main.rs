@@ -28,6 +28,7 @@ mod issuer;
 mod limits;
 mod load;
 mod lookup;
+mod openapi2;
 mod operator;
 mod paths;
 mod policy;

@@ -3,6 +3,7 @@
 //! upstream is written, also when it is empty.
 
 use super::Status;
+use crate::kubeapi::wire::{nested, number, text};
 
 const MAGIC: &[u8; 4] = b"k8s\0";
 
@@ -42,35 +43,12 @@ fn message(status: &Status) -> Vec<u8> {
             text(&mut entry, 3, &cause.field);
             nested(&mut inner, 4, &entry);
         }
-        number(&mut inner, 5, details.retry_after_seconds);
+        number(&mut inner, 5, u64::from(details.retry_after_seconds));
         text(&mut inner, 6, &details.uid);
         nested(&mut out, 5, &inner);
     }
-    number(&mut out, 6, u32::from(status.code));
+    number(&mut out, 6, u64::from(status.code));
     out
-}
-
-fn text(out: &mut Vec<u8>, field: u8, value: &str) {
-    nested(out, field, value.as_bytes());
-}
-
-fn nested(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
-    out.push(field << 3 | 2);
-    varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-fn number(out: &mut Vec<u8>, field: u8, value: u32) {
-    out.push(field << 3);
-    varint(out, u64::from(value));
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 #[cfg(test)]
@@ -93,13 +71,5 @@ mod tests {
             let expected = [&expected[..at], b"\x06\n\0\x12\0\x1a\0", &expected[at + 4..]].concat();
             assert_eq!(encode(status), expected);
         }
-    }
-
-    #[test]
-    fn long_lengths_take_more_bytes() {
-        let mut out = Vec::new();
-        varint(&mut out, 300);
-        varint(&mut out, u64::MAX);
-        assert_eq!(out, [0xac, 0x02, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
     }
 }

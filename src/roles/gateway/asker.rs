@@ -117,7 +117,11 @@ impl Probe for &Asker {
 }
 
 /// The asker as discovery and OpenAPI use it.
-pub(super) struct Fetcher(pub(super) std::rc::Rc<Asker>);
+pub(super) struct Fetcher {
+    pub(super) asker: std::rc::Rc<Asker>,
+    /// The most bytes of a body.
+    pub(super) most: usize,
+}
 
 impl Fetch for Fetcher {
     async fn fetch(
@@ -127,7 +131,7 @@ impl Fetch for Fetcher {
         accept: &str,
         if_none_match: Option<&str>,
     ) -> Result<Fetched, FetchError> {
-        let table = self.0.table.get();
+        let table = self.asker.table.get();
         let route = table.by_name(apiservice).ok_or_else(|| FetchError("it is not registered any more".into()))?;
         let resolved = route
             .resolved
@@ -137,8 +141,8 @@ impl Fetch for Fetcher {
         headers.extend(if_none_match.map(|etag| (IF_NONE_MATCH, etag)));
         let mut last = FetchError("it has no endpoints".into());
         for destination in resolved.endpoints.iter().take(3) {
-            match self.0.ask(&route.api_service, resolved, destination, path, &headers).await {
-                Ok(sent) => return read(sent).await,
+            match self.asker.ask(&route.api_service, resolved, destination, path, &headers).await {
+                Ok(sent) => return read(sent, self.most).await,
                 Err(unanswered) => last = FetchError(format!("{}: {}", unanswered.reason, unanswered.cause)),
             }
         }
@@ -146,11 +150,11 @@ impl Fetch for Fetcher {
     }
 }
 
-async fn read(sent: Sent) -> Result<Fetched, FetchError> {
+async fn read(sent: Sent, most: usize) -> Result<Fetched, FetchError> {
     let Sent { response, mut lease, .. } = sent;
     let (parts, body) = response.into_parts();
     let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::to_owned);
-    let body: Bytes = Limited::new(body, MAX_BODY)
+    let body: Bytes = Limited::new(body, most)
         .collect()
         .await
         .map_err(|error| FetchError(format!("its answer broke off: {error}")))?

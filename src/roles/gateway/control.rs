@@ -18,12 +18,12 @@ use crate::authenticate::{TokenFile, Tokens, jwt};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
-use crate::discovery::{Discovery, Documents, Known, Own};
+use crate::discovery::{Discovery, Documents, Known, MAX_BODY, Own};
 use crate::egress::Pool;
 use crate::forward::Stamp;
 use crate::observe::audit;
 use crate::observe::metrics::Metrics;
-use crate::openapi::{Index, OpenApi};
+use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
 use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
 use crate::registry::{ApiService, Delegate, Directory, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
@@ -62,7 +62,7 @@ pub(super) struct Control {
 }
 
 /// What the control thread finds out and workers read.
-pub(super) type Discovered = (Published<Documents>, Published<Index>);
+pub(super) type Discovered = (Published<Documents>, Published<Index>, Version2);
 
 impl Control {
     /// Runs until the process ends. What backends offer is published from the first moment; `ready` gets the readers.
@@ -83,9 +83,11 @@ impl Control {
             delegate: self.delegate.is_some(),
             registrations_elsewhere: false,
         };
-        let (discovery, documents) = Discovery::start(Fetcher(asker.clone()), own);
-        let (openapi, index) = OpenApi::start(Fetcher(asker.clone()), own);
-        if ready.send((documents, index)).is_err() {
+        let fetcher = |most| Fetcher { asker: asker.clone(), most };
+        let (discovery, documents) = Discovery::start(fetcher(MAX_BODY), own);
+        let (openapi, index) = OpenApi::start(fetcher(MAX_BODY), own);
+        let (openapi2, version2) = Aggregation2::start(fetcher(MAX_DOCUMENT));
+        if ready.send((documents, index, version2)).is_err() {
             return;
         }
         let drain = || self.drain.clone();
@@ -130,7 +132,7 @@ impl Control {
             in_use: self.in_use,
             drain: self.drain,
         };
-        known.follow(&discovery, &openapi).await;
+        known.follow(&discovery, &openapi, &openapi2).await;
     }
 }
 
@@ -146,7 +148,12 @@ struct Knowing {
 }
 
 impl Knowing {
-    async fn follow(mut self, discovery: &Discovery<Fetcher>, openapi: &OpenApi<Fetcher>) {
+    async fn follow(
+        mut self,
+        discovery: &Discovery<Fetcher>,
+        openapi: &OpenApi<Fetcher>,
+        openapi2: &Aggregation2<Fetcher>,
+    ) {
         let mut changes = self.board.changes();
         let mut available = HashMap::new();
         let mut counted = 0;
@@ -163,7 +170,8 @@ impl Knowing {
                 let known: Vec<Known> =
                     registry.api_services.iter().chain(&delegate).map(|one| Known::of(one)).collect();
                 discovery.follow(known.clone());
-                openapi.follow(known);
+                openapi.follow(known.clone());
+                openapi2.follow(known);
             }
             // A file that was mended, or is gone, stays at 0: a series that ends looks like a scrape that failed.
             mistakes.values_mut().for_each(|count| *count = 0);
@@ -179,6 +187,7 @@ impl Knowing {
                 if available.insert(one.name.clone(), is).is_some_and(|was| was != is) {
                     discovery.nudge(&one.name);
                     openapi.nudge(&one.name);
+                    openapi2.nudge(&one.name);
                 }
             }
             available.retain(|name: &String, _| registry.api_service(name).is_some());

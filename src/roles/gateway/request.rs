@@ -19,6 +19,7 @@ use crate::message::{Accept, Blame, Body, Received, Refusal, hop_by_hop, respond
 use crate::observe::access::{AccessRecord, End};
 use crate::observe::audit::Begin;
 use crate::observe::metrics::{Authentication, DryRun, Known, Limit, RequestLabels, Scope, Turned, Verb};
+use crate::openapi::Version2;
 use crate::process::{Phase, within};
 use crate::reviewer::Question;
 use crate::route::{Hand, Place, Route};
@@ -223,6 +224,11 @@ async fn relay(
             let receipt = record.receipt();
             let asked = local::backend_s_question(connection, reviewer, question, &permit, &query, *request, &receipt);
             let response = attempt!(Box::pin(asked).await);
+            return Ok(done(record, warned(response, warning)));
+        }
+        if Version2::is(path.decoded()) {
+            let answer = shared.openapi2.answer(&method, request.headers());
+            let response = attempt!(Box::pin(answer).await);
             return Ok(done(record, warned(response, warning)));
         }
         let response = attempt!(local::answer(connection, &permit, &method, &uri, &query, request.headers()));

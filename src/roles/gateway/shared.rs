@@ -11,7 +11,7 @@ use crate::message::browser::Browsers;
 use crate::observe::Auditor;
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
-use crate::openapi::Index;
+use crate::openapi::{Index, Version2};
 use crate::process::{Drain, Published};
 use crate::reviewer::Reviewer;
 use crate::route::{Dealer, Inflight, Table};
@@ -29,6 +29,7 @@ pub(super) struct Shared {
     pub(super) table: Published<Table>,
     pub(super) documents: Published<Documents>,
     pub(super) openapi: Published<Index>,
+    pub(super) openapi2: Version2,
     /// What we present to backends.
     pub(super) identity: Published<KeyPair>,
     /// The APIServices of the registry directory as an API of their own.

@@ -177,7 +177,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     };
     let mut threads = Vec::new();
     thread("control", move || control.run(ready))?;
-    let Ok((documents, openapi)) = discovered.recv() else {
+    let Ok((documents, openapi, openapi2)) = discovered.recv() else {
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
@@ -201,6 +201,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         table,
         documents,
         openapi,
+        openapi2,
         identity: our_identity,
         reviewer,
         metrics,

@@ -1,0 +1,77 @@
+//! How a body may be packed for a client: `Accept-Encoding`.
+
+use http::HeaderMap;
+use http::header::ACCEPT_ENCODING;
+
+/// A way to pack a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl Coding {
+    /// As in `Content-Encoding`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coding::Gzip => "gzip",
+            Coding::Zstd => "zstd",
+        }
+    }
+}
+
+/// What the client wants most of what we can do; zstd when both are the same to it. `*` counts for nothing: who
+/// can unpack one of these says so.
+pub fn wanted(headers: &HeaderMap) -> Option<Coding> {
+    let (gzip, zstd) = (weight(headers, Coding::Gzip), weight(headers, Coding::Zstd));
+    match zstd > 0.0 && zstd >= gzip {
+        true => Some(Coding::Zstd),
+        false => (gzip > 0.0).then_some(Coding::Gzip),
+    }
+}
+
+/// Whether the client takes a body packed so.
+pub fn takes(headers: &HeaderMap, coding: Coding) -> bool {
+    weight(headers, coding) > 0.0
+}
+
+fn weight(headers: &HeaderMap, coding: Coding) -> f32 {
+    headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|clause| {
+            let (name, parameters) = clause.split_once(';').unwrap_or((clause, ""));
+            let weight = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |q| q.parse().ok());
+            name.trim().eq_ignore_ascii_case(coding.name()).then_some(weight?)
+        })
+        .fold(0.0, f32::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_wanted_is_taken() {
+        for (accepted, expected) in [
+            ("", None),
+            ("*", None),
+            ("br", None),
+            ("gzip", Some(Coding::Gzip)),
+            ("br, GZIP;q=0.5", Some(Coding::Gzip)),
+            ("gzip;q=0", None),
+            ("gzip;q=x", None),
+            ("gzip, zstd", Some(Coding::Zstd)),
+            ("gzip;q=0.9, zstd;q=0.1", Some(Coding::Gzip)),
+            ("zstd;q=0, gzip", Some(Coding::Gzip)),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, accepted.parse().unwrap())]);
+            assert_eq!(wanted(&headers), expected, "{accepted}");
+        }
+        assert_eq!(wanted(&HeaderMap::new()), None);
+    }
+}

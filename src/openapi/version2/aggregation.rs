@@ -1,0 +1,353 @@
+//! Asks every source for its document of version 2, as long as somebody wants the merged one.
+//!
+//! Few clients do, and the documents are large: nothing is fetched, kept or merged before the first of them asks,
+//! and all of it is dropped when none has asked for a while. Merging runs on a thread of its own.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{AbortHandle, spawn_blocking, spawn_local};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::merge::Merged;
+use super::part::{GroupVersionKind, Part};
+use super::serve::{Built, Demand, Version2};
+use crate::discovery::{Bounds, Contents, Fetch, FetchError, Keeper, Known, Outcome, Subject, within};
+use crate::kubeapi::version::compare_kube_aware;
+use crate::process::{Published, Publisher};
+
+/// Fetching a document: upstream gives it a minute, but who waits a minute for a page is better off without this part.
+const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), size: MAX_DOCUMENT };
+/// The largest document we take. That of a kube-apiserver has 4 MiB, and some 40 KiB for each CustomResourceDefinition.
+pub const MAX_DOCUMENT: usize = 64 << 20;
+/// The largest part that one APIService may have in the merged document.
+const MAX_PART: usize = 8 << 20;
+/// The largest merged document.
+const MAX_MERGED: usize = 128 << 20;
+/// How long the first merged document waits for sources that are slow.
+const FIRST_WAIT: Duration = Duration::from_secs(3);
+/// When nobody has asked for so long, all is dropped.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+/// Between two merges at least.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Name of what has all paths that nobody claims.
+const DELEGATE: &str = "delegate";
+
+/// Kinds that every group and version has (`metav1.AddToGroupVersion`), and those of discovery and errors.
+const EVERYBODY_S: [&str; 12] = [
+    "APIGroup",
+    "APIGroupList",
+    "APIResourceList",
+    "APIVersions",
+    "CreateOptions",
+    "DeleteOptions",
+    "GetOptions",
+    "ListOptions",
+    "PatchOptions",
+    "Status",
+    "UpdateOptions",
+    "WatchEvent",
+];
+
+/// The aggregation of version 2; dropping it ends its tasks.
+///
+/// Lives on one thread, inside a `LocalSet`.
+pub struct Aggregation2<F: Fetch + 'static> {
+    inner: Rc<Inner<F>>,
+    tasks: [AbortHandle; 2],
+}
+
+struct Inner<F: Fetch + 'static> {
+    keeper: Keeper<Asking<F>>,
+    known: RefCell<Vec<Known>>,
+    wanted: RefCell<bool>,
+    sources: watch::Sender<Option<Arc<Sources>>>,
+}
+
+impl<F: Fetch + 'static> Drop for Aggregation2<F> {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<F: Fetch + 'static> Aggregation2<F> {
+    /// Begins with no APIService, and sleeps until somebody asks. Call it inside the `LocalSet`.
+    pub fn start(fetch: F) -> (Aggregation2<F>, Version2) {
+        let (publisher, built) = Published::new(None);
+        let (sources, changes) = watch::channel(None);
+        let demand = Arc::<Demand>::default();
+        let asking = Asking { fetch, sources: sources.clone(), reading: Semaphore::new(1) };
+        let inner =
+            Rc::new(Inner { keeper: Keeper::new(asking), known: RefCell::default(), wanted: false.into(), sources });
+        let waking = spawn_local(wake_and_sleep(inner.clone(), demand.clone()));
+        let merging = spawn_local(merge(changes, publisher));
+        let tasks = [waking.abort_handle(), merging.abort_handle()];
+        (Aggregation2 { inner, tasks }, Version2 { built, demand })
+    }
+
+    /// Takes over what is registered now; as `Discovery::follow`.
+    pub fn follow(&self, known: Vec<Known>) {
+        *self.inner.known.borrow_mut() = known;
+        self.inner.apply();
+    }
+
+    /// Asks the backend of `apiservice` again now; for when it became available.
+    pub fn nudge(&self, apiservice: &str) {
+        self.inner.keeper.nudge(apiservice);
+    }
+}
+
+impl<F: Fetch + 'static> Inner<F> {
+    fn apply(&self) {
+        if *self.wanted.borrow() {
+            let known = self.known.borrow().clone();
+            // The keeper says nothing when nothing changed, but the first document waits even for that.
+            self.sources.send_if_modified(|sources| {
+                let first = sources.is_none();
+                sources.get_or_insert_default();
+                first
+            });
+            self.keeper.follow(known);
+        }
+    }
+}
+
+/// Begins to ask when somebody wants the document, and forgets all when nobody has for long.
+async fn wake_and_sleep<F: Fetch + 'static>(inner: Rc<Inner<F>>, demand: Arc<Demand>) {
+    loop {
+        demand.notify.notified().await;
+        *inner.wanted.borrow_mut() = true;
+        inner.apply();
+        while timeout(IDLE, demand.notify.notified()).await.is_ok() {}
+        *inner.wanted.borrow_mut() = false;
+        inner.keeper.follow(Vec::new());
+        inner.sources.send_replace(None);
+    }
+}
+
+/// What every source said last, in the order in which they are merged.
+#[derive(Default)]
+struct Sources(Vec<Source>);
+
+struct Source {
+    known: Known,
+    content: Content,
+}
+
+/// What is known of one APIService.
+#[derive(Clone, Default)]
+struct Content {
+    part: Option<Arc<Part>>,
+    asked: bool,
+    problem: String,
+}
+
+/// Merges whenever a source changed.
+async fn merge(mut changes: watch::Receiver<Option<Arc<Sources>>>, publisher: Publisher<Option<Arc<Built>>>) {
+    while changes.changed().await.is_ok() {
+        let first_until = Instant::now() + FIRST_WAIT;
+        let sources = loop {
+            let sources = changes.borrow_and_update().clone();
+            let complete = sources.as_ref().is_none_or(|all| all.0.iter().all(|source| source.content.asked));
+            if complete || publisher.reader().load().is_some() {
+                break sources;
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = sleep_until(first_until) => break sources,
+            }
+        };
+        let Some(sources) = sources else {
+            publisher.publish(Arc::new(None));
+            continue;
+        };
+        match spawn_blocking(move || sources.build()).await {
+            Ok(built) => publisher.publish(Arc::new(Some(Arc::new(built)))),
+            Err(error) => tracing::error!(%error, "OpenAPI documents could not be merged; this is a defect of ours"),
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl Sources {
+    fn build(&self) -> Built {
+        let claims: BTreeSet<(&str, &str)> = self.0.iter().map(|source| source.known.names()).collect();
+        let claimed: BTreeSet<String> = self.0.iter().filter_map(|source| prefix(&source.known)).collect();
+        let mut problems: BTreeMap<String, String> = BTreeMap::new();
+        let mut merged = Merged::default();
+        for Source { known, content } in &self.0 {
+            if !content.problem.is_empty() {
+                problems.insert(known.name.clone(), content.problem.clone());
+            }
+            let Some(part) = &content.part else { continue };
+            if merged.size() + part.size() > MAX_MERGED {
+                let problem =
+                    format!("its OpenAPI v2 is left out: all together would be larger than {} MiB", MAX_MERGED >> 20);
+                tracing::warn!(apiservice = known.name, problem, "OpenAPI v2 is not complete");
+                problems.insert(known.name.clone(), problem);
+                continue;
+            }
+            if is_delegate(known) {
+                let part = part.keeping(|path| !is_below(&claimed, path));
+                merged.take_head(&part);
+                merged.add(&part, |_| true);
+            } else {
+                let own = known.names();
+                merged.add(part, |kind: &GroupVersionKind| {
+                    let of = (kind.group.as_str(), kind.version.as_str());
+                    of == own || EVERYBODY_S.contains(&&*kind.kind) || !claims.contains(&of)
+                });
+            }
+        }
+        Built::new(merged.write(), problems)
+    }
+}
+
+fn is_delegate(known: &Known) -> bool {
+    known.name == DELEGATE
+}
+
+/// Where the paths of a group and version are; `None` for the delegate, which has all others.
+fn prefix(known: &Known) -> Option<String> {
+    (!is_delegate(known)).then(|| format!("{}/", known.path()))
+}
+
+/// Whether `path` begins with one of `prefixes`, all of which are three or four segments and end in a slash.
+fn is_below(prefixes: &BTreeSet<String>, path: &str) -> bool {
+    let ends = path.match_indices('/').skip(2).take(2).map(|(at, _)| &path[..=at]);
+    ends.into_iter().any(|prefix| prefixes.contains(prefix))
+}
+
+struct Asking<F> {
+    fetch: F,
+    sources: watch::Sender<Option<Arc<Sources>>>,
+    /// One document is read at a time, as each may take much room.
+    reading: Semaphore,
+}
+
+/// What is remembered of a backend.
+#[derive(Clone, Default)]
+struct Memory {
+    etag: Option<String>,
+}
+
+enum Heard {
+    Unchanged,
+    /// It has none.
+    Nothing,
+    Parts {
+        parts: Vec<Result<Part, FetchError>>,
+        etag: Option<String>,
+    },
+}
+
+impl<F: Fetch + 'static> Subject for Asking<F> {
+    type Memory = Memory;
+    type Content = Content;
+    type Heard = Result<Heard, FetchError>;
+
+    async fn ask(&self, claims: &[Known], memory: Memory) -> Result<Heard, FetchError> {
+        let Some(first) = claims.first() else { return Ok(Heard::Unchanged) };
+        let etag = memory.etag.as_deref();
+        let fetched = within(BOUNDS, &self.fetch, &first.name, "/openapi/v2", "application/json", etag).await?;
+        match fetched.status {
+            200 => {}
+            304 if etag.is_some() => return Ok(Heard::Unchanged),
+            404 => return Ok(Heard::Nothing),
+            status => return Err(FetchError(format!("GET /openapi/v2 is answered with {status}"))),
+        }
+        let prefixes: Vec<Option<String>> = claims.iter().map(prefix).collect();
+        let _turn = self.reading.acquire().await;
+        let body = fetched.body;
+        let read = spawn_blocking(move || prefixes.iter().map(|prefix| read(&body, prefix.as_deref())).collect());
+        let parts = read.await.map_err(|error| FetchError(format!("its OpenAPI v2 could not be read: {error}")))?;
+        Ok(Heard::Parts { parts, etag: fetched.etag.filter(|etag| etag.len() <= 256) })
+    }
+
+    fn hear(
+        &self,
+        heard: Result<Heard, FetchError>,
+        claims: &[Known],
+        memory: &mut Memory,
+        contents: &mut Contents<Content>,
+    ) -> Outcome {
+        let parts: Vec<Result<Option<Part>, FetchError>> = match heard {
+            Ok(Heard::Unchanged) => return Outcome { well: true, changed: false },
+            Ok(Heard::Nothing) => claims.iter().map(|_| Ok(None)).collect(),
+            Ok(Heard::Parts { parts, etag }) => {
+                memory.etag = etag;
+                parts.into_iter().map(|part| part.map(Some)).collect()
+            }
+            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let mut outcome = Outcome { well: true, changed: false };
+        for (claim, part) in claims.iter().zip(parts) {
+            let content = contents.entry(claim.name.clone()).or_default();
+            outcome.changed |= !content.asked;
+            content.asked = true;
+            let problem = match part {
+                Ok(part) => {
+                    let part = part.map(Arc::new);
+                    outcome.changed |= content.part != part;
+                    content.part = part;
+                    String::new()
+                }
+                Err(error) => {
+                    outcome.well = false;
+                    error.0
+                }
+            };
+            if content.problem != problem {
+                outcome.changed = true;
+                if !problem.is_empty() {
+                    let apiservice = &claim.name;
+                    tracing::warn!(apiservice, problem, "OpenAPI v2 of the backend failed; what it said last stays");
+                }
+                content.problem = problem;
+            }
+        }
+        outcome
+    }
+
+    fn publish(&self, known: &[Known], contents: &Contents<Content>) {
+        let content = |one: &Known| contents.get(&one.name).cloned().unwrap_or_default();
+        let mut sources: Vec<Source> =
+            known.iter().map(|one| Source { known: one.clone(), content: content(one) }).collect();
+        let mut priorities: BTreeMap<&str, i32> = BTreeMap::new();
+        for one in known {
+            let priority = priorities.entry(&one.group).or_insert(one.group_priority_minimum);
+            *priority = one.group_priority_minimum.max(*priority);
+        }
+        // As in discovery; upstream means to compare the priorities of versions, too, but compares one with itself.
+        sources.sort_by(|Source { known: a, .. }, Source { known: b, .. }| {
+            let rank = |one: &Known| (!is_delegate(one), Reverse(priorities.get(one.group.as_str()).copied()));
+            rank(a)
+                .cmp(&rank(b))
+                .then_with(|| a.group.cmp(&b.group))
+                .then_with(|| b.version_priority.cmp(&a.version_priority))
+                .then_with(|| compare_kube_aware(&b.version, &a.version))
+        });
+        let sources = Some(Arc::new(Sources(sources)));
+        self.sources.send_if_modified(|current| {
+            let wanted = current.is_some();
+            if wanted {
+                *current = sources;
+            }
+            wanted
+        });
+    }
+}
+
+fn read(body: &[u8], prefix: Option<&str>) -> Result<Part, FetchError> {
+    let part = Part::read(body, prefix)?;
+    if prefix.is_some() && part.size() > MAX_PART {
+        return Err(FetchError(format!("its OpenAPI v2 is larger than {} MiB", MAX_PART >> 20)));
+    }
+    Ok(part)
+}

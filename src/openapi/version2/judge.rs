@@ -1,0 +1,236 @@
+//! Whether a part of a document has the form it must have, and which other parts it names.
+
+use serde_json::{Map, Value};
+
+use super::form::{ANSWER, Kind, Message, PATH, SCHEMA};
+
+/// Keys longer than this cannot be read back from YAML, which is how gnostic carries what has no form.
+const LONGEST_KEY: usize = 1000;
+
+/// What is wrong with a part, and where in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wrong {
+    place: Vec<String>,
+    what: &'static str,
+}
+
+impl Wrong {
+    pub(super) fn new(what: &'static str) -> Wrong {
+        Wrong { place: Vec::new(), what }
+    }
+
+    fn at(mut self, key: &str) -> Wrong {
+        // A backend's own words: short, and nothing that steers a terminal.
+        self.place.push(key.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect());
+        self
+    }
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for key in self.place.iter().rev().take(8) {
+            write!(f, "{key}: ")?;
+        }
+        f.write_str(self.what)
+    }
+}
+
+/// Judges `value` as a `kind`, and shows `reference` every name of another part, which it may change.
+///
+/// What the form does not know, and `null`, is taken out: kube-openapi's types do so, and gnostic's parser takes
+/// a document with more for none.
+pub(super) fn judge(kind: Kind, value: &mut Value, reference: &mut dyn FnMut(&mut String)) -> Result<(), Wrong> {
+    match (kind, value) {
+        (Kind::Text, Value::String(_)) | (Kind::Flag, Value::Bool(_)) | (Kind::Number, Value::Number(_)) => Ok(()),
+        (Kind::Reference, Value::String(text)) => {
+            reference(text);
+            Ok(())
+        }
+        (Kind::Whole, Value::Number(number)) if whole(number).is_some() => Ok(()),
+        (Kind::Words, Value::String(_)) => Ok(()),
+        (Kind::Texts | Kind::Words, Value::Array(entries)) => match entries.iter().all(Value::is_string) {
+            true => Ok(()),
+            false => Err(Wrong::new("must be a list of strings")),
+        },
+        (Kind::Any, value) => free(value),
+        (Kind::Anys, Value::Array(entries)) => entries.iter().try_for_each(free),
+        (Kind::One(message), Value::Object(object)) => judge_object(message, object, reference),
+        (Kind::Many(message), Value::Array(entries)) => {
+            judge_all(entries, |entry| judge(Kind::One(message), entry, reference))
+        }
+        (Kind::Named(kind), Value::Object(object)) => {
+            short_keys(object)?;
+            object.iter_mut().try_for_each(|(key, value)| judge(*kind, value, reference).map_err(|wrong| wrong.at(key)))
+        }
+        (Kind::NamedMany(kind), Value::Array(entries)) => {
+            judge_all(entries, |entry| judge(Kind::Named(kind), entry, reference))
+        }
+        (Kind::Choice(choose), Value::Object(object)) => match choose(object) {
+            Some((_, message)) => judge_object(message, object, reference),
+            None => Err(Wrong::new("is of no known kind")),
+        },
+        (Kind::Choices(choose), Value::Array(entries)) => {
+            judge_all(entries, |entry| judge(Kind::Choice(choose), entry, reference))
+        }
+        (Kind::SchemaOrFlag, Value::Bool(_)) => Ok(()),
+        (Kind::SchemaOrFlag | Kind::Schemas, value @ Value::Object(_)) => judge(Kind::One(&SCHEMA), value, reference),
+        (Kind::Schemas, value @ Value::Array(_)) => judge(Kind::Many(&SCHEMA), value, reference),
+        (Kind::Responses, Value::Object(object)) => judge_beside(ANSWER, object, reference),
+        (Kind::Paths, Value::Object(object)) => judge_beside(PATH, object, reference),
+        _ => Err(Wrong::new("is of the wrong type")),
+    }
+}
+
+fn judge_object(
+    message: &Message,
+    object: &mut Map<String, Value>,
+    reference: &mut dyn FnMut(&mut String),
+) -> Result<(), Wrong> {
+    let known = |key: &str| message.fields.iter().find(|field| field.key == key);
+    object
+        .retain(|key, value| !value.is_null() && (known(key).is_some() || message.extensions > 0 && is_extension(key)));
+    short_keys(object)?;
+    object.iter_mut().try_for_each(|(key, value)| {
+        let kind = known(key).map_or(Kind::Any, |field| field.kind);
+        judge(kind, value, reference).map_err(|wrong| wrong.at(key))
+    })
+}
+
+/// An object whose free names have extensions beside them.
+fn judge_beside(
+    kind: Kind,
+    object: &mut Map<String, Value>,
+    reference: &mut dyn FnMut(&mut String),
+) -> Result<(), Wrong> {
+    short_keys(object)?;
+    object.iter_mut().try_for_each(|(key, value)| {
+        let kind = if is_extension(key) { Kind::Any } else { kind };
+        judge(kind, value, reference).map_err(|wrong| wrong.at(key))
+    })
+}
+
+fn judge_all(entries: &mut [Value], mut judge: impl FnMut(&mut Value) -> Result<(), Wrong>) -> Result<(), Wrong> {
+    entries
+        .iter_mut()
+        .enumerate()
+        .try_for_each(|(number, entry)| judge(entry).map_err(|wrong| wrong.at(&number.to_string())))
+}
+
+/// What may be anything, but must be readable as YAML.
+fn free(value: &Value) -> Result<(), Wrong> {
+    match value {
+        Value::Array(entries) => entries.iter().try_for_each(free),
+        Value::Object(object) => {
+            short_keys(object)?;
+            object.iter().try_for_each(|(key, value)| free(value).map_err(|wrong| wrong.at(key)))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn short_keys(object: &Map<String, Value>) -> Result<(), Wrong> {
+    match object.keys().any(|key| key.len() > LONGEST_KEY) {
+        true => Err(Wrong::new("a key is longer than 1000 bytes")),
+        false => Ok(()),
+    }
+}
+
+/// Whether a key is one that anybody may add.
+pub(super) fn is_extension(key: &str) -> bool {
+    key.starts_with("x-")
+}
+
+/// A number without a fraction, however it is written.
+pub(super) fn whole(number: &serde_json::Number) -> Option<i64> {
+    let exact = |float: f64| (float.fract() == 0.0 && float.abs() <= (1_i64 << 53) as f64).then_some(float as i64);
+    number.as_i64().or_else(|| number.as_f64().and_then(exact))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::form::{DEFINITION, DOCUMENT, PARAMETER};
+    use super::*;
+
+    fn judged(kind: Kind, mut value: Value) -> Result<(Value, Vec<String>), String> {
+        let mut found = Vec::new();
+        judge(kind, &mut value, &mut |name| found.push(name.clone())).map_err(|wrong| wrong.to_string())?;
+        Ok((value, found))
+    }
+
+    #[test]
+    fn what_is_known_stays_and_the_rest_goes() {
+        let schema = json!({
+            "description": "a thing", "type": "object", "required": ["spec"], "nullable": true, "oneOf": [{}],
+            "properties": {
+                "spec": {"$ref": "#/definitions/Spec", "default": {}, "maxLength": 9.0},
+                "$ref": {"type": "string", "enum": ["$ref", 7, null]},
+                "x-odd": {"type": ["string", "null"]},
+                "list": {"type": "array", "items": {"$ref": "#/definitions/Item"}},
+                "map": {"additionalProperties": {"allOf": [{"$ref": "#/definitions/Item"}]}},
+            },
+            "default": null,
+            "x-kubernetes-group-version-kind": [{"group": "g", "version": "v1", "kind": "Thing"}],
+        });
+        let mut expected = schema.clone();
+        for gone in ["nullable", "oneOf", "default"] {
+            expected.as_object_mut().unwrap().remove(gone);
+        }
+        let (value, mut found) = judged(DEFINITION, schema).unwrap();
+        assert_eq!(value, expected);
+        found.sort();
+        assert_eq!(found, ["#/definitions/Item", "#/definitions/Item", "#/definitions/Spec"]);
+    }
+
+    #[test]
+    fn references_are_found_where_they_are_references() {
+        let path = json!({
+            "parameters": [{"$ref": "#/parameters/pretty"}, {"name": "n", "in": "path", "required": true, "type": "string"}],
+            "get": {
+                "responses": {
+                    "200": {"description": "OK", "schema": {"$ref": "#/definitions/Thing"}},
+                    "default": {"$ref": "#/responses/Bad"},
+                    "x-note": {"$ref": "of no meaning"},
+                },
+                "x-kubernetes-group-version-kind": {"group": "g", "version": "v1", "kind": "Thing"},
+            },
+            "post": {"parameters": [{"in": "body", "name": "body", "schema": {"$ref": "#/definitions/Thing"}}],
+                "responses": {}},
+        });
+        let (_, mut found) = judged(PATH, path).unwrap();
+        found.sort();
+        assert_eq!(found, ["#/definitions/Thing", "#/definitions/Thing", "#/parameters/pretty", "#/responses/Bad"]);
+    }
+
+    #[test]
+    fn what_is_of_another_form_is_named() {
+        for (kind, value, expected) in [
+            (DEFINITION, json!({"type": 7}), "type: is of the wrong type"),
+            (
+                DEFINITION,
+                json!({"properties": {"a\u{1b}": {"items": [{"$ref": 1}]}}}),
+                "properties: a\u{fffd}: items: 0: $ref: is of the wrong type",
+            ),
+            (DEFINITION, json!({"required": [1]}), "required: must be a list of strings"),
+            (DEFINITION, json!({"maxLength": 1.5}), "maxLength: is of the wrong type"),
+            (DEFINITION, json!({"default": {"a".repeat(1001): 1}}), "default: a key is longer than 1000 bytes"),
+            (DEFINITION, json!([]), "is of the wrong type"),
+            (PARAMETER, json!({"in": "space", "name": "x"}), "is of no known kind"),
+            (PARAMETER, json!({"$ref": "#/parameters/x"}), "is of no known kind"),
+            (PATH, json!({"get": "x"}), "get: is of the wrong type"),
+            (
+                PATH,
+                json!({"get": {"responses": {"200": {"schema": []}}}}),
+                "get: responses: 200: schema: is of the wrong type",
+            ),
+            (
+                Kind::One(&DOCUMENT),
+                json!({"securityDefinitions": {"a": {"type": "magic"}}}),
+                "securityDefinitions: a: is of no known kind",
+            ),
+        ] {
+            assert_eq!(judged(kind, value).unwrap_err(), expected);
+        }
+    }
+}

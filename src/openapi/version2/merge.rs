@@ -1,0 +1,148 @@
+//! Many parts into one document, with the rules of kube-openapi's `pkg/aggregator`. Values in, values out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::form::{DEFINITION, Kind, PARAMETER, PATH};
+use super::part::{Entries, Entry, GroupVersionKind, Part};
+
+/// A document being put together.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    part: Part,
+    /// Who describes a kind: the first that did.
+    described: BTreeMap<GroupVersionKind, String>,
+}
+
+impl Merged {
+    /// Takes in all of `part` but the paths that are there already. `may_describe` says of which kinds its source
+    /// may speak at all.
+    ///
+    /// Definitions that say the same are shared, whatever kinds they name, and those of the same name that do not
+    /// get another: `<name>_v2`, `_v3`, …. Upstream lets two definitions describe the same kind, and which of them
+    /// `kubectl explain` shows is then left to chance; here it is the first.
+    pub(super) fn add(&mut self, part: &Part, may_describe: impl Fn(&GroupVersionKind) -> bool) {
+        let part = part.keeping(|path| !self.part.paths.contains_key(path));
+        let definitions = renames(&self.part.definitions, &part.definitions);
+        let parameters = renames(&self.part.parameters, &part.parameters);
+        let renamed = |entry: &Arc<Entry>, kind: Kind| {
+            let new = |reference: &str| match reference.strip_prefix("#/definitions/") {
+                Some(name) => definitions.get(name).map(|new| format!("#/definitions/{new}")),
+                None => {
+                    let new = parameters.get(reference.strip_prefix("#/parameters/")?)?;
+                    Some(format!("#/parameters/{new}"))
+                }
+            };
+            match entry.references.iter().any(|reference| new(reference).is_some()) {
+                true => Arc::new(entry.renamed(kind, new)),
+                false => entry.clone(),
+            }
+        };
+        for (name, entry) in &part.definitions {
+            let name = definitions.get(name).unwrap_or(name);
+            self.define(name, renamed(entry, DEFINITION), &may_describe);
+        }
+        for (name, entry) in &part.parameters {
+            let name = parameters.get(name).unwrap_or(name).clone();
+            self.part.parameters.entry(name).or_insert_with(|| renamed(entry, PARAMETER));
+        }
+        for (path, entry) in &part.paths {
+            self.part.paths.insert(path.clone(), renamed(entry, PATH));
+        }
+    }
+
+    /// Makes what `part` has besides paths, definitions and parameters that of the whole.
+    pub(super) fn take_head(&mut self, part: &Part) {
+        self.part.head = part.head.clone();
+    }
+
+    fn define(&mut self, name: &str, entry: Arc<Entry>, may_describe: impl Fn(&GroupVersionKind) -> bool) {
+        let there = self.part.definitions.get(name);
+        let mut kinds = entry.kinds.clone();
+        if let Some(kinds) = &mut kinds {
+            let described = &mut self.described;
+            kinds.retain(|kind| {
+                may_describe(kind) && described.entry(kind.clone()).or_insert_with(|| name.to_owned()) == name
+            });
+        }
+        let mut kinds = kinds.filter(|kinds| !kinds.is_empty());
+        if let Some(before) = there.and_then(|there| there.kinds.as_ref()) {
+            kinds.get_or_insert_default().extend(before.iter().cloned());
+        }
+        let entry = match there {
+            Some(there) if there.kinds == kinds => return,
+            None if entry.kinds == kinds => entry,
+            _ => Arc::new(entry.of_kinds(kinds)),
+        };
+        self.part.definitions.insert(name.to_owned(), entry);
+    }
+
+    /// How many bytes the document takes, about.
+    pub(super) fn size(&self) -> usize {
+        self.part.size()
+    }
+
+    /// The document as JSON.
+    pub(super) fn write(&self) -> String {
+        let mut out = String::with_capacity(self.size() + (64 << 10));
+        out.push('{');
+        let mut head = self.part.head.clone();
+        head.entry("swagger".into()).or_insert_with(|| "\"2.0\"".into());
+        head.entry("info".into())
+            .or_insert_with(|| json!({"title": "narthex", "version": env!("CARGO_PKG_VERSION")}).to_string().into());
+        for (key, value) in &head {
+            separate(&mut out);
+            out.push_str(&format!("\"{key}\":{value}"));
+        }
+        write(&mut out, "paths", &self.part.paths);
+        for (section, entries) in [("definitions", &self.part.definitions), ("parameters", &self.part.parameters)] {
+            if !entries.is_empty() {
+                write(&mut out, section, entries);
+            }
+        }
+        out.push_str("}\n");
+        out
+    }
+}
+
+fn write(out: &mut String, section: &str, entries: &Entries) {
+    separate(out);
+    out.push_str(&format!("\"{section}\":{{"));
+    for (name, entry) in entries {
+        separate(out);
+        out.push_str(&json!(name).to_string());
+        out.push(':');
+        entry.write(out);
+    }
+    out.push('}');
+}
+
+fn separate(out: &mut String) {
+    if !out.ends_with('{') {
+        out.push(',');
+    }
+}
+
+/// The other names that entries of `source` must get, because in `there` something else has theirs.
+fn renames(there: &Entries, source: &Entries) -> BTreeMap<String, String> {
+    let mut renames = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for (name, entry) in source {
+        let same = |of: &str| there.get(of).map(|there| there.text == entry.text);
+        if same(name).is_none_or(|same| same) {
+            continue;
+        }
+        let mut number = 2;
+        let mut new = format!("{name}_v{number}");
+        // One that was renamed before and says the same will do.
+        while same(&new) == Some(false) || same(&new).is_none() && (taken.contains(&new) || source.contains_key(&new)) {
+            number += 1;
+            new = format!("{name}_v{number}");
+        }
+        taken.insert(new.clone());
+        renames.insert(name.clone(), new);
+    }
+    renames
+}

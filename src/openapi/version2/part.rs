@@ -1,0 +1,323 @@
+//! What one source says in version 2, judged, cut down to what is its own, and brought into one form of writing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::form::{DEFINITION, DOCUMENT, Field, Kind, PARAMETER, PATH};
+use super::judge::{Wrong, is_extension, judge};
+use crate::discovery::FetchError;
+
+/// Which groups, versions and kinds a definition describes.
+const KINDS: &str = "x-kubernetes-group-version-kind";
+/// The most entries of one section. A thousand CustomResourceDefinitions make about ten thousand paths.
+const MOST_ENTRIES: usize = 50_000;
+/// The most values in one entry: as a tree, each takes up to half a KiB.
+const MOST_VALUES: usize = 200_000;
+/// Names the sections that are merged entry by entry.
+const SECTIONS: [&str; 3] = ["paths", "definitions", "parameters"];
+
+/// The document of one source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Part {
+    /// All else it has: `info`, `securityDefinitions`; each value as JSON.
+    pub(super) head: BTreeMap<String, Box<str>>,
+    pub(super) paths: Entries,
+    pub(super) definitions: Entries,
+    pub(super) parameters: Entries,
+}
+
+/// By name.
+pub(super) type Entries = BTreeMap<String, Arc<Entry>>;
+
+/// A path, a definition or a parameter.
+#[derive(Debug, PartialEq)]
+pub(super) struct Entry {
+    /// As JSON without space, keys in order; of a definition without what it says of kinds.
+    pub(super) text: Box<str>,
+    /// What it names of other parts, `#/definitions/…`.
+    pub(super) references: BTreeSet<String>,
+    /// What a definition says of kinds; `None` when nothing.
+    pub(super) kinds: Option<BTreeSet<GroupVersionKind>>,
+}
+
+/// A kind as OpenAPI names it. In the order that kube-openapi gives them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GroupVersionKind {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) kind: String,
+}
+
+impl Part {
+    /// Reads a document, and keeps the paths that begin with `prefix`, all if there is none.
+    ///
+    /// # Errors
+    /// When it is not JSON, has too many entries, or an entry that stays has not the form it must have.
+    pub(super) fn read(body: &[u8], prefix: Option<&str>) -> Result<Part, FetchError> {
+        let Section(document) = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
+        let version = document.get("swagger").map_or("", |version| version.get());
+        if version != "\"2.0\"" {
+            return Err(FetchError("the answer is no OpenAPI document of version 2".into()));
+        }
+        let sections = |name| match document.get(name) {
+            None => Ok(Section::default()),
+            Some(text) => serde_json::from_str(text.get()).map_err(|error| FetchError::unreadable(&error)),
+        };
+        let [paths, definitions, parameters]: [Section<'_>; 3] =
+            [sections("paths")?, sections("definitions")?, sections("parameters")?];
+        let is_own = |path: &str| prefix.is_none_or(|prefix| path.starts_with(prefix));
+        let (own, others): (Vec<_>, Vec<_>) = paths.0.into_iter().partition(|(path, _)| is_own(path));
+
+        let whole = Whole { definitions: &definitions.0, parameters: &parameters.0 };
+        let mut part = Part { head: head(&document)?, ..Part::default() };
+        for (name, text) in own {
+            if !is_extension(&name) {
+                let entry = Entry::read(PATH, text).map_err(|wrong| at("paths", &name, &wrong))?;
+                part.paths.insert(name, Arc::new(entry));
+            }
+        }
+        let kept = whole.reached(part.paths.values().flat_map(|entry| entry.references.iter().cloned()).collect());
+        let dropped = whole.reached(others.iter().flat_map(|(_, text)| references(text)).collect());
+        // A definition that no path of anybody's names stays, as upstream has it.
+        let stays = |name: String| kept.contains(&name) || !dropped.contains(&name);
+        for (name, text) in &definitions.0 {
+            if stays(format!("#/definitions/{name}")) {
+                let entry = Entry::definition(text).map_err(|wrong| at("definitions", name, &wrong))?;
+                part.definitions.insert(name.clone(), Arc::new(entry));
+            }
+        }
+        for (name, text) in &parameters.0 {
+            if stays(format!("#/parameters/{name}")) {
+                let entry = Entry::read(PARAMETER, text).map_err(|wrong| at("parameters", name, &wrong))?;
+                part.parameters.insert(name.clone(), Arc::new(entry));
+            }
+        }
+        Ok(part)
+    }
+
+    /// The same without the paths that `keep` refuses, and without what only those needed.
+    pub(super) fn keeping(&self, keep: impl Fn(&str) -> bool) -> Part {
+        let named = |entries: &Entries| -> BTreeSet<String> {
+            let first = entries.values().flat_map(|entry| entry.references.iter().cloned()).collect();
+            reached(first, |reference| {
+                let entry = match reference.strip_prefix("#/definitions/") {
+                    Some(name) => self.definitions.get(name),
+                    None => self.parameters.get(reference.strip_prefix("#/parameters/")?),
+                };
+                Some(entry?.references.iter().cloned().collect())
+            })
+        };
+        let (paths, others): (Entries, Entries) =
+            self.paths.iter().map(|(path, entry)| (path.clone(), entry.clone())).partition(|(path, _)| keep(path));
+        if others.is_empty() {
+            return self.clone();
+        }
+        let (kept, dropped) = (named(&paths), named(&others));
+        let staying = |entries: &Entries, prefix: &str| {
+            let stays = |name: &str| {
+                let name = format!("{prefix}{name}");
+                kept.contains(&name) || !dropped.contains(&name)
+            };
+            entries.iter().filter(|(name, _)| stays(name)).map(|(name, entry)| (name.clone(), entry.clone())).collect()
+        };
+        Part {
+            head: self.head.clone(),
+            definitions: staying(&self.definitions, "#/definitions/"),
+            parameters: staying(&self.parameters, "#/parameters/"),
+            paths,
+        }
+    }
+
+    /// How many bytes it takes, about.
+    pub(super) fn size(&self) -> usize {
+        let entries = [&self.paths, &self.definitions, &self.parameters].into_iter().flatten();
+        entries.map(|(name, entry)| name.len() + entry.text.len()).sum()
+    }
+}
+
+impl Entry {
+    fn read(kind: Kind, text: &RawValue) -> Result<Entry, Wrong> {
+        Entry::of(kind, parse(text)?)
+    }
+
+    fn definition(text: &RawValue) -> Result<Entry, Wrong> {
+        let mut value = parse(text)?;
+        let kinds = value.as_object_mut().and_then(|fields| fields.remove(KINDS));
+        let kinds = match kinds {
+            None => None,
+            Some(kinds) => Some(GroupVersionKind::all(kinds).ok_or(Wrong::new("says nothing readable of its kinds"))?),
+        };
+        Ok(Entry { kinds, ..Entry::of(DEFINITION, value)? })
+    }
+
+    fn of(kind: Kind, mut value: Value) -> Result<Entry, Wrong> {
+        let mut references = BTreeSet::new();
+        judge(kind, &mut value, &mut |name| {
+            references.insert(name.clone());
+        })?;
+        Ok(Entry { text: value.to_string().into(), references, kinds: None })
+    }
+
+    /// The same with other names for what it names.
+    pub(super) fn renamed(&self, kind: Kind, new: impl Fn(&str) -> Option<String>) -> Entry {
+        let Ok(mut value) = serde_json::from_str::<Value>(&self.text) else {
+            return Entry { text: self.text.clone(), references: self.references.clone(), kinds: self.kinds.clone() };
+        };
+        let mut references = BTreeSet::new();
+        let renamed = judge(kind, &mut value, &mut |name| {
+            if let Some(new) = new(name) {
+                *name = new;
+            }
+            references.insert(name.clone());
+        });
+        debug_assert!(renamed.is_ok(), "it was judged before");
+        Entry { text: value.to_string().into(), references, kinds: self.kinds.clone() }
+    }
+
+    /// The same of other kinds.
+    pub(super) fn of_kinds(&self, kinds: Option<BTreeSet<GroupVersionKind>>) -> Entry {
+        Entry { text: self.text.clone(), references: self.references.clone(), kinds }
+    }
+
+    /// Writes it with its kinds.
+    pub(super) fn write(&self, out: &mut String) {
+        let Some(kinds) = &self.kinds else { return out.push_str(&self.text) };
+        let kinds: Vec<Value> =
+            kinds.iter().map(|kind| json!({"group": kind.group, "kind": kind.kind, "version": kind.version})).collect();
+        let fields = self.text.strip_suffix('}').unwrap_or(&self.text);
+        out.push_str(fields);
+        out.push_str(if fields == "{" { "\"" } else { ",\"" });
+        out.push_str(KINDS);
+        out.push_str("\":");
+        out.push_str(&Value::Array(kinds).to_string());
+        out.push('}');
+    }
+}
+
+impl GroupVersionKind {
+    fn all(kinds: Value) -> Option<BTreeSet<GroupVersionKind>> {
+        let text = |of: &Map<String, Value>, key: &str| of.get(key).and_then(Value::as_str).map(str::to_owned);
+        let Value::Array(kinds) = kinds else { return None };
+        kinds
+            .iter()
+            .map(|kind| {
+                let of = kind.as_object()?;
+                let (group, version, kind) = (text(of, "group")?, text(of, "version")?, text(of, "kind")?);
+                Some(GroupVersionKind { group, version, kind })
+            })
+            .collect()
+    }
+}
+
+/// A whole document as it came, to find out what names what.
+struct Whole<'d> {
+    definitions: &'d BTreeMap<String, &'d RawValue>,
+    parameters: &'d BTreeMap<String, &'d RawValue>,
+}
+
+impl Whole<'_> {
+    /// What `first` name, and what these name, and so on.
+    fn reached(&self, first: Vec<String>) -> BTreeSet<String> {
+        reached(first, |reference| {
+            let text = match reference.strip_prefix("#/definitions/") {
+                Some(name) => self.definitions.get(name),
+                None => self.parameters.get(reference.strip_prefix("#/parameters/")?),
+            };
+            Some(references(text?))
+        })
+    }
+}
+
+/// All names that can be reached, each once: references may well run in circles.
+fn reached(first: Vec<String>, of: impl Fn(&str) -> Option<Vec<String>>) -> BTreeSet<String> {
+    let (mut found, mut next) = (BTreeSet::new(), first);
+    while let Some(reference) = next.pop() {
+        if !found.contains(&reference) {
+            next.extend(of(&reference).unwrap_or_default());
+            found.insert(reference);
+        }
+    }
+    found
+}
+
+/// What an entry that was not judged yet names of others; nothing if it cannot be read.
+fn references(text: &RawValue) -> Vec<String> {
+    fn find(value: Value, found: &mut Vec<String>) {
+        match value {
+            Value::Array(entries) => entries.into_iter().for_each(|entry| find(entry, found)),
+            Value::Object(fields) => fields.into_iter().for_each(|(key, value)| match value {
+                Value::String(name) if key == "$ref" => found.push(name),
+                value => find(value, found),
+            }),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    if let Ok(value) = parse(text) {
+        find(value, &mut found);
+    }
+    found
+}
+
+fn parse(text: &RawValue) -> Result<Value, Wrong> {
+    let text = text.get();
+    if text.bytes().filter(|byte| matches!(byte, b',' | b'{' | b'[')).count() > MOST_VALUES {
+        return Err(Wrong::new("has too many values"));
+    }
+    serde_json::from_str(text).map_err(|_| Wrong::new("cannot be read: nested too deeply, perhaps"))
+}
+
+/// What is neither path nor definition nor parameter, in its form.
+fn head(document: &BTreeMap<String, &RawValue>) -> Result<BTreeMap<String, Box<str>>, FetchError> {
+    let mut head = BTreeMap::new();
+    for Field { key, kind, .. } in DOCUMENT.fields.iter().filter(|field| !SECTIONS.contains(&field.key)) {
+        let Some(text) = document.get(*key).filter(|text| text.get() != "null") else { continue };
+        let judged = parse(text).and_then(|mut value| judge(*kind, &mut value, &mut |_| {}).map(|()| value));
+        head.insert((*key).to_owned(), judged.map_err(|wrong| at(key, "", &wrong))?.to_string().into());
+    }
+    Ok(head)
+}
+
+fn at(section: &str, name: &str, wrong: &Wrong) -> FetchError {
+    let name: String = name.chars().take(200).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    FetchError(format!("the answer is not as OpenAPI must be: {section}: {name}: {wrong}"))
+}
+
+/// A section of a document, its entries unread. The first of a name counts.
+#[derive(Default)]
+struct Section<'d>(BTreeMap<String, &'d RawValue>);
+
+impl<'de: 'd, 'd> Deserialize<'de> for Section<'d> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Section<'d>, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Section<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "an object of at most {MOST_ENTRIES} entries")
+            }
+
+            fn visit_unit<E>(self) -> Result<Section<'de>, E> {
+                Ok(Section::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Section<'de>, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some((name, text)) = map.next_entry::<String, &RawValue>()? {
+                    if entries.len() == MOST_ENTRIES {
+                        return Err(A::Error::custom(format_args!("more than {MOST_ENTRIES} entries")));
+                    }
+                    entries.entry(name).or_insert(text);
+                }
+                Ok(Section(entries))
+            }
+        }
+        from.deserialize_any(Entries)
+    }
+}
