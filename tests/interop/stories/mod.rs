@@ -6,6 +6,7 @@ mod cluster;
 mod crowd;
 mod delegation;
 mod discovery;
+mod documents;
 mod failure;
 mod identity;
 mod impersonation;
@@ -63,7 +64,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
 
 /// Trials of narthex.
 pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
-    [identity::THROUGH, failure::THROUGH, auditing::THROUGH, schedulers::THROUGH].concat()
+    [identity::THROUGH, failure::THROUGH, auditing::THROUGH, schedulers::THROUGH, documents::THROUGH].concat()
 }
 
 /// Tells `story` as jane at narthex, where there is nothing to compare with.
