@@ -10,6 +10,7 @@ mod authenticate;
 mod authorize;
 mod kubeapi;
 mod message;
+mod openapi;
 mod registry;
 
 /// Runs a target on texts made of `words`.

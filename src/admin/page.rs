@@ -208,7 +208,13 @@ impl Page {
         let registry =
             "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p>";
         let files = "<h2>Mistakes in files</h2><p class=\"dim\">What they said before is in use.</p>";
-        for (head, problems) in [(registry, &report.registry_problems), (files, &report.file_problems)] {
+        let documents = "<h2>Documents of backends</h2><p class=\"dim\">Not to be had or not believed; what they said \
+            before is served.</p>";
+        for (head, problems) in [
+            (registry, &report.registry_problems),
+            (files, &report.file_problems),
+            (documents, &report.document_problems),
+        ] {
             if problems.is_empty() {
                 continue;
             }
@@ -275,6 +281,7 @@ mod tests {
             file_problems: vec![hostile.clone()],
             audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],
             registry_problems: vec![hostile.clone()],
+            document_problems: vec![hostile.clone()],
             not_ready: vec![hostile.clone()],
             log_level: hostile,
         };

@@ -30,6 +30,9 @@ pub struct StatusReport {
     pub audit: Vec<AuditSink>,
     /// Mistakes in the registry, each as it was logged; the last good state is in use.
     pub registry_problems: Vec<String>,
+    /// What is wrong with the discovery and OpenAPI documents of backends, as `APIService: document: what`; what they
+    /// said before is served.
+    pub document_problems: Vec<String>,
     /// Readiness checks that fail, as `name: why`.
     pub not_ready: Vec<String>,
     /// The level of the log.

@@ -182,6 +182,10 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     for (head, problems) in [
         ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
         ("Mistakes in files; what they said before is in use:", &report.file_problems),
+        (
+            "Documents of backends that cannot be had or are not believed; what they said before is served:",
+            &report.document_problems,
+        ),
     ] {
         if !problems.is_empty() {
             out.push_str(&format!("\n{head}\n"));

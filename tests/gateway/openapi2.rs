@@ -88,3 +88,155 @@ async fn the_first_who_asks_gets_all_that_backends_say_of_their_own() {
     let again = client.ask(get("/openapi/v2", &[("if-none-match", tag), ("accept", PROTOBUF)])).await;
     assert_eq!((again.status.as_u16(), again.body.len()), (304, 0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_asked_before_somebody_asks_and_an_answer_is_kept() {
+    let world = World::new();
+    let asked = Arc::<AtomicUsize>::default();
+    let counted = asked.clone();
+    let _things = backend(&world, "things", move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        answer(200, &document("things.example.com", "a thing").to_string())
+    })
+    .await;
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    eventually("discovery", async || client.get("/apis").await.text().contains("things.example.com").then_some(()))
+        .await;
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    for _ in 0..3 {
+        assert_eq!(client.get("/openapi/v2").await.status, 200);
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    client.ask(get("/openapi/v2", &[("accept", "text/html")])).await.refused(406, "NotAcceptable");
+    let post = crate::client::request(http::Method::POST, "/openapi/v2", &[], "{}");
+    client.ask(post).await.refused(405, "MethodNotAllowed");
+    let head = crate::client::request(http::Method::HEAD, "/openapi/v2", &[], "");
+    let head = client.ask(head).await;
+    assert!(head.body.is_empty() && head.headers.contains_key("etag"), "{head:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_document_is_packed_as_the_client_takes_it() {
+    let world = World::new();
+    let text = document("things.example.com", &"a long story, ".repeat(20_000)).to_string();
+    let _things = backend(&world, "things", move || answer(200, &text)).await;
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    let plain = client.get("/openapi/v2").await;
+    assert!(!plain.headers.contains_key("content-encoding"));
+    let binary = client.ask(get("/openapi/v2", &[("accept", PROTOBUF)])).await;
+    assert_eq!(
+        (&binary.headers["content-type"], &binary.headers["etag"]),
+        (&PROTOBUF.parse().unwrap(), &plain.headers["etag"])
+    );
+    assert!(binary.body.starts_with(b"\x0a\x032.0\x12"), "{:?}", &binary.body[..20]);
+    for (accept, expected) in [("application/json", &plain.body), (PROTOBUF, &binary.body)] {
+        for (codings, taken) in
+            [("gzip", "gzip"), ("gzip, deflate, br, zstd", "zstd"), ("zstd;q=0.1, gzip;q=0.2", "gzip")]
+        {
+            let headers = [("accept", accept), ("accept-encoding", codings)];
+            let packed = client.ask(get("/openapi/v2", &headers)).await;
+            assert_eq!(packed.headers["content-encoding"], taken);
+            assert_eq!(packed.headers["vary"], "Accept, Accept-Encoding");
+            assert!(packed.body.len() < expected.len() / 10, "{} of {}", packed.body.len(), expected.len());
+            let mut unpacked = Vec::new();
+            match taken {
+                "gzip" => drop(flate2::read::GzDecoder::new(&packed.body[..]).read_to_end(&mut unpacked).unwrap()),
+                _ => drop(
+                    zstd::stream::read::Decoder::new(&packed.body[..]).unwrap().read_to_end(&mut unpacked).unwrap(),
+                ),
+            }
+            assert!(unpacked == expected[..], "{accept} {taken}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_says_badly_hurts_only_its_own_part() {
+    let world = World::new();
+    let packed = {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        std::io::Write::write_all(&mut packer, &vec![b' '; 1 << 20]).unwrap();
+        packer.finish().unwrap()
+    };
+    let with = |header: &'static str, value: &'static str, status: u16| {
+        let mut answer = answer(status, &document("bad.example.com", "bad").to_string());
+        answer.headers_mut().insert(header, value.parse().unwrap());
+        answer
+    };
+    let mut cyclic = document("cyclic.example.com", "round and round");
+    cyclic["definitions"]["Meta"] = json!({"allOf": [{"$ref": "#/definitions/Thing"}]});
+    let bomb = move || {
+        let mut bomb = answer(200, "");
+        *bomb.body_mut() = http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(
+            http_body_util::Full::new(packed.clone().into()),
+            |never| match never {},
+        ));
+        bomb.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+        bomb
+    };
+    let ill = json!({"swagger": "2.0", "info": {"title": "x", "version": "1"}, "paths": {}, "definitions": {"Thing": {"type": 7}}});
+    let _good = backend(&world, "things", || answer(200, &document("things.example.com", "a thing").to_string())).await;
+    let _cyclic = backend(&world, "cyclic", move || answer(200, &cyclic.to_string())).await;
+    let _bad = [
+        backend(&world, "bomb", bomb).await,
+        backend(&world, "elsewhere", move || with("location", "https://evil.dev/", 302)).await,
+        backend(&world, "error", || answer(500, "{}")).await,
+        backend(&world, "huge", || answer(200, &" ".repeat((16 << 20) + 1))).await,
+        backend(&world, "ill", move || answer(200, &ill.to_string())).await,
+        backend(&world, "page", || answer(200, "<html>log in</html>")).await,
+        backend(&world, "unmodified", || answer(304, "")).await,
+    ];
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    let whole = client.get("/openapi/v2").await.json();
+    assert_eq!(keys(&whole["paths"]), ["/apis/cyclic.example.com/v1/things", "/apis/things.example.com/v1/things"]);
+    let log = gateway.said(&["OpenAPI v2 of the backend failed", "v1.ill.example.com"]).await;
+    assert!(log.contains("definitions: Thing: type: is of the wrong type"), "{log}");
+    let status = crate::client::admin(&gateway, get("/status.json", &[])).await.json();
+    let problems: Vec<&str> =
+        status["documentProblems"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+    let of: Vec<&str> =
+        problems.iter().filter_map(|problem| problem.split_once(".example.com: OpenAPI v2: ")).map(|it| it.0).collect();
+    assert_eq!(
+        of,
+        ["v1.bomb", "v1.elsewhere", "v1.error", "v1.huge", "v1.ill", "v1.page", "v1.unmodified"],
+        "{problems:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_long_for_one_who_says_nothing() {
+    let world = World::new();
+    let _things =
+        backend(&world, "things", || answer(200, &document("things.example.com", "a thing").to_string())).await;
+    let settings = Settings { names: vec!["slow-v1.slow.svc"], all: true, ..Settings::default() };
+    let slow = Backend::start(&world, settings, async |_| std::future::pending().await).await;
+    world.register("slow.example.com", "v1", &[&slow]);
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    let whole = client.get("/openapi/v2").await.json();
+    assert_eq!(keys(&whole["paths"]), ["/apis/things.example.com/v1/things"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_new_is_soon_in_it_and_what_is_gone_is_not() {
+    let world = World::new();
+    let _things =
+        backend(&world, "things", || answer(200, &document("things.example.com", "a thing").to_string())).await;
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    let shows = async |paths: &[&str]| {
+        eventually(&format!("{paths:?}"), async || {
+            let whole = client.get("/openapi/v2").await.json();
+            (keys(&whole["paths"]) == paths).then_some(())
+        })
+        .await;
+    };
+    shows(&["/apis/things.example.com/v1/things"]).await;
+    let _parts = backend(&world, "parts", || answer(200, &document("parts.example.com", "a part").to_string())).await;
+    shows(&["/apis/parts.example.com/v1/things", "/apis/things.example.com/v1/things"]).await;
+    std::fs::remove_file(world.path("registry/v1.things.example.com.yaml")).unwrap();
+    shows(&["/apis/parts.example.com/v1/things"]).await;
+}

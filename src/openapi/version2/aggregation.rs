@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::digest;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -17,14 +18,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::merge::Merged;
 use super::part::{GroupVersionKind, Part};
 use super::serve::{Built, Demand, Version2};
-use crate::discovery::{Bounds, Contents, Fetch, FetchError, Keeper, Known, Outcome, Subject, within};
+use crate::discovery::{Bounds, By, Contents, Fetch, FetchError, Keeper, Known, Outcome, Subject, within};
 use crate::kubeapi::version::compare_kube_aware;
 use crate::process::{Published, Publisher};
 
-/// Fetching a document: upstream gives it a minute, but who waits a minute for a page is better off without this part.
-const BOUNDS: Bounds = Bounds { time: Duration::from_secs(20), size: MAX_DOCUMENT };
-/// The largest document we take. That of a kube-apiserver has 4 MiB, and some 40 KiB for each CustomResourceDefinition.
+/// For one document. Upstream gives it a minute, but who waits a minute for a page is better off without this part.
+const TIME: Duration = Duration::from_secs(20);
+/// The largest document we take of the delegate. That of a kube-apiserver has 2 MiB, and some 40 KiB more for each
+/// CustomResourceDefinition.
 pub const MAX_DOCUMENT: usize = 64 << 20;
+/// The largest of a backend, which may well describe more than it is registered for.
+const MAX_OF_BACKEND: usize = 16 << 20;
 /// The largest part that one APIService may have in the merged document.
 const MAX_PART: usize = 8 << 20;
 /// The largest merged document.
@@ -35,9 +39,6 @@ const FIRST_WAIT: Duration = Duration::from_secs(3);
 const IDLE: Duration = Duration::from_secs(15 * 60);
 /// Between two merges at least.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Name of what has all paths that nobody claims.
-const DELEGATE: &str = "delegate";
 
 /// Kinds that every group and version has (`metav1.AddToGroupVersion`), and those of discovery and errors.
 const EVERYBODY_S: [&str; 12] = [
@@ -92,7 +93,9 @@ impl<F: Fetch + 'static> Aggregation2<F> {
     }
 
     /// Takes over what is registered now; as `Discovery::follow`.
-    pub fn follow(&self, known: Vec<Known>) {
+    pub fn follow(&self, mut known: Vec<Known>) {
+        // What the delegate serves, it describes.
+        known.retain(|one| one.by != By::Delegate);
         *self.inner.known.borrow_mut() = known;
         self.inner.apply();
     }
@@ -210,7 +213,7 @@ impl Sources {
 }
 
 fn is_delegate(known: &Known) -> bool {
-    known.name == DELEGATE
+    known.by == By::Itself
 }
 
 /// Where the paths of a group and version are; `None` for the delegate, which has all others.
@@ -235,82 +238,69 @@ struct Asking<F> {
 #[derive(Clone, Default)]
 struct Memory {
     etag: Option<String>,
+    /// SHA-256 of the last good answer: not every server has tags.
+    digest: Option<Vec<u8>>,
 }
 
-enum Heard {
-    Unchanged,
-    /// It has none.
+struct Heard {
+    /// By name of the APIService.
+    said: Vec<(String, Result<Said, FetchError>)>,
+    memory: Memory,
+}
+
+#[derive(Clone)]
+enum Said {
+    /// What it said before.
+    Same,
+    /// It has no document.
     Nothing,
-    Parts {
-        parts: Vec<Result<Part, FetchError>>,
-        etag: Option<String>,
-    },
+    Part(Arc<Part>),
+}
+
+impl Heard {
+    fn of_all(claims: &[Known], said: &Result<Said, FetchError>, memory: Memory) -> Heard {
+        Heard { said: claims.iter().map(|claim| (claim.name.clone(), said.clone())).collect(), memory }
+    }
 }
 
 impl<F: Fetch + 'static> Subject for Asking<F> {
     type Memory = Memory;
     type Content = Content;
-    type Heard = Result<Heard, FetchError>;
+    type Heard = Heard;
 
-    async fn ask(&self, claims: &[Known], memory: Memory) -> Result<Heard, FetchError> {
-        let Some(first) = claims.first() else { return Ok(Heard::Unchanged) };
-        let etag = memory.etag.as_deref();
-        let fetched = within(BOUNDS, &self.fetch, &first.name, "/openapi/v2", "application/json", etag).await?;
-        match fetched.status {
-            200 => {}
-            304 if etag.is_some() => return Ok(Heard::Unchanged),
-            404 => return Ok(Heard::Nothing),
-            status => return Err(FetchError(format!("GET /openapi/v2 is answered with {status}"))),
-        }
-        let prefixes: Vec<Option<String>> = claims.iter().map(prefix).collect();
-        let _turn = self.reading.acquire().await;
-        let body = fetched.body;
-        let read = spawn_blocking(move || prefixes.iter().map(|prefix| read(&body, prefix.as_deref())).collect());
-        let parts = read.await.map_err(|error| FetchError(format!("its OpenAPI v2 could not be read: {error}")))?;
-        Ok(Heard::Parts { parts, etag: fetched.etag.filter(|etag| etag.len() <= 256) })
+    async fn ask(&self, claims: &[Known], memory: Memory) -> Heard {
+        let before = memory.clone();
+        let heard = self.fetch(claims, memory).await;
+        heard.unwrap_or_else(|error| Heard::of_all(claims, &Err(error), before))
     }
 
-    fn hear(
-        &self,
-        heard: Result<Heard, FetchError>,
-        claims: &[Known],
-        memory: &mut Memory,
-        contents: &mut Contents<Content>,
-    ) -> Outcome {
-        let parts: Vec<Result<Option<Part>, FetchError>> = match heard {
-            Ok(Heard::Unchanged) => return Outcome { well: true, changed: false },
-            Ok(Heard::Nothing) => claims.iter().map(|_| Ok(None)).collect(),
-            Ok(Heard::Parts { parts, etag }) => {
-                memory.etag = etag;
-                parts.into_iter().map(|part| part.map(Some)).collect()
-            }
-            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
-        };
+    fn hear(&self, heard: Heard, claims: &[Known], memory: &mut Memory, contents: &mut Contents<Content>) -> Outcome {
         let mut outcome = Outcome { well: true, changed: false };
-        for (claim, part) in claims.iter().zip(parts) {
-            let content = contents.entry(claim.name.clone()).or_default();
+        *memory = heard.memory;
+        for (name, said) in heard.said {
+            if !claims.iter().any(|claim| claim.name == name) {
+                continue;
+            }
+            let content = contents.entry(name.clone()).or_default();
             outcome.changed |= !content.asked;
             content.asked = true;
-            let problem = match part {
-                Ok(part) => {
-                    let part = part.map(Arc::new);
-                    outcome.changed |= content.part != part;
-                    content.part = part;
-                    String::new()
-                }
+            let mut problem = String::new();
+            let part = match said {
+                Ok(Said::Same) => content.part.clone(),
+                Ok(Said::Nothing) => None,
+                Ok(Said::Part(part)) => Some(part),
                 Err(error) => {
                     outcome.well = false;
-                    error.0
+                    problem = error.0;
+                    content.part.clone()
                 }
             };
-            if content.problem != problem {
-                outcome.changed = true;
-                if !problem.is_empty() {
-                    let apiservice = &claim.name;
-                    tracing::warn!(apiservice, problem, "OpenAPI v2 of the backend failed; what it said last stays");
-                }
-                content.problem = problem;
+            if problem != content.problem && !problem.is_empty() {
+                tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed; what it said last stays");
             }
+            outcome.changed |= part != content.part || problem != content.problem;
+            content.part = part;
+            content.problem = problem;
         }
         outcome
     }
@@ -344,10 +334,40 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
     }
 }
 
-fn read(body: &[u8], prefix: Option<&str>) -> Result<Part, FetchError> {
+impl<F: Fetch> Asking<F> {
+    async fn fetch(&self, claims: &[Known], memory: Memory) -> Result<Heard, FetchError> {
+        let Some(first) = claims.first() else { return Ok(Heard::of_all(claims, &Ok(Said::Nothing), memory)) };
+        let bounds = Bounds { time: TIME, size: if is_delegate(first) { MAX_DOCUMENT } else { MAX_OF_BACKEND } };
+        let etag = memory.etag.as_deref();
+        let fetched = within(bounds, &self.fetch, &first.name, "/openapi/v2", "application/json", etag).await?;
+        match fetched.status {
+            200 => {}
+            304 if etag.is_some() => return Ok(Heard::of_all(claims, &Ok(Said::Same), memory)),
+            404 => return Ok(Heard::of_all(claims, &Ok(Said::Nothing), Memory::default())),
+            status => return Err(FetchError(format!("GET /openapi/v2 is answered with {status}"))),
+        }
+        let claims = claims.to_vec();
+        let _turn = self.reading.acquire().await;
+        let read = spawn_blocking(move || {
+            let digest = Some(digest::digest(&digest::SHA256, &fetched.body).as_ref().to_vec());
+            let etag = fetched.etag.filter(|etag| etag.len() <= 256);
+            if digest == memory.digest {
+                return Heard::of_all(&claims, &Ok(Said::Same), Memory { etag, digest });
+            }
+            let part = |claim: &Known| (claim.name.clone(), read(&fetched.body, prefix(claim).as_deref()));
+            let said: Vec<_> = claims.iter().map(part).collect();
+            // What was bad is looked at again, so that it stays known as bad.
+            let good = said.iter().all(|(_, said)| said.is_ok());
+            Heard { said, memory: if good { Memory { etag, digest } } else { Memory::default() } }
+        });
+        read.await.map_err(|error| FetchError(format!("its OpenAPI v2 could not be read: {error}")))
+    }
+}
+
+fn read(body: &[u8], prefix: Option<&str>) -> Result<Said, FetchError> {
     let part = Part::read(body, prefix)?;
     if prefix.is_some() && part.size() > MAX_PART {
         return Err(FetchError(format!("its OpenAPI v2 is larger than {} MiB", MAX_PART >> 20)));
     }
-    Ok(part)
+    Ok(Said::Part(Arc::new(part)))
 }

@@ -146,3 +146,120 @@ fn renames(there: &Entries, source: &Entries) -> BTreeMap<String, String> {
     }
     renames
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn part(document: Value) -> Part {
+        Part::read(document.to_string().as_bytes(), None).unwrap()
+    }
+
+    /// A document whose path `path` answers with `Thing`, and this is it.
+    fn document(path: &str, thing: Value, more: Value) -> Value {
+        let mut definitions = json!({"Thing": thing});
+        definitions.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({
+            "swagger": "2.0", "info": {"title": path, "version": "1"}, "definitions": definitions,
+            "parameters": {"pretty": {"name": "pretty", "in": "query", "type": "string", "description": path}},
+            "paths": {path: {
+                "parameters": [{"$ref": "#/parameters/pretty"}],
+                "get": {"responses": {"200": {"description": "OK", "schema": {"$ref": "#/definitions/Thing"}}}},
+            }},
+        })
+    }
+
+    fn merged(documents: &[Value]) -> Value {
+        let mut merged = Merged::default();
+        documents.iter().for_each(|document| merged.add(&part(document.clone()), |_| true));
+        serde_json::from_str(&merged.write()).unwrap()
+    }
+
+    fn names(of: &Value) -> Vec<&str> {
+        of.as_object().map(|of| of.keys().map(String::as_str).collect()).unwrap_or_default()
+    }
+
+    fn kinds(names: &[&str]) -> Value {
+        names.iter().map(|name| json!({"group": name, "kind": "Thing", "version": "v1"})).collect()
+    }
+
+    #[test]
+    fn what_says_the_same_is_shared_whatever_kinds_it_names() {
+        let thing = |group| json!({"type": "object", "x-kubernetes-group-version-kind": kinds(&[group])});
+        let whole = merged(&[
+            document("/b", thing("b"), json!({})),
+            document("/a", thing("a"), json!({})),
+            document("/c", json!({"type": "object"}), json!({})),
+        ]);
+        assert_eq!(names(&whole["definitions"]), ["Thing"]);
+        assert_eq!(whole["definitions"]["Thing"]["x-kubernetes-group-version-kind"], kinds(&["a", "b"]));
+        assert_eq!(names(&whole["paths"]), ["/a", "/b", "/c"]);
+        assert_eq!(whole["info"]["title"], "narthex");
+    }
+
+    #[test]
+    fn what_does_not_gets_another_name_wherever_it_is_named() {
+        let list = json!({"List": {"items": {"$ref": "#/definitions/Thing"}, "title": "of its own"}});
+        let thing = |title: &str| json!({"title": title});
+        let whole = merged(&[
+            document("/a", thing("a"), json!({"Thing_v3": {"title": "there already"}})),
+            document("/b", thing("b"), list),
+            document("/c", thing("c"), json!({})),
+            document("/d", thing("b"), json!({})),
+            document("/e", thing("e"), json!({"Thing_v5": {"title": "its own"}})),
+        ]);
+        let schema = |path: &str| whole["paths"][path]["get"]["responses"]["200"]["schema"]["$ref"].clone();
+        let of = |path: &str| {
+            let name = schema(path);
+            let name = name.as_str().unwrap().trim_start_matches("#/definitions/");
+            (name.to_owned(), whole["definitions"][name]["title"].as_str().unwrap().to_owned())
+        };
+        let pair = |name: &str, title: &str| (name.to_owned(), title.to_owned());
+        assert_eq!(of("/a"), pair("Thing", "a"));
+        assert_eq!(of("/b"), pair("Thing_v2", "b"));
+        assert_eq!(of("/c"), pair("Thing_v4", "c"), "v3 is something else");
+        assert_eq!(of("/d"), pair("Thing_v2", "b"), "as renamed before");
+        assert_eq!(of("/e"), pair("Thing_v6", "e"), "v5 is its own");
+        assert_eq!(whole["definitions"]["List"]["items"]["$ref"], "#/definitions/Thing_v2");
+        let parameters: Vec<&str> = names(&whole["parameters"]);
+        assert_eq!(parameters, ["pretty", "pretty_v2", "pretty_v3", "pretty_v4", "pretty_v5"]);
+        assert_eq!(whole["paths"]["/c"]["parameters"][0]["$ref"], "#/parameters/pretty_v3");
+    }
+
+    #[test]
+    fn the_first_with_a_path_has_it_and_nothing_is_left_of_the_other() {
+        let first = document("/a", json!({"title": "a"}), json!({}));
+        let mut second = document("/b", json!({"title": "b"}), json!({"Other": {}, "Unnamed": {}}));
+        second["paths"]["/a"] = json!({"get": {"responses": {"200": {"schema": {"$ref": "#/definitions/Other"}}}}});
+        let whole = merged(&[first, second]);
+        assert_eq!(names(&whole["definitions"]), ["Thing", "Thing_v2", "Unnamed"], "what nobody ever named stays");
+        assert!(whole["paths"]["/a"]["get"]["responses"]["200"]["schema"]["$ref"] == "#/definitions/Thing");
+    }
+
+    #[test]
+    fn a_kind_is_described_once_and_by_who_may() {
+        let thing = |title: &str| json!({"title": title, "x-kubernetes-group-version-kind": kinds(&["a", "b"])});
+        let mut merged = Merged::default();
+        merged.add(&part(document("/b", thing("b"), json!({}))), |kind| kind.group != "a");
+        merged.add(&part(document("/a", thing("a"), json!({}))), |_| true);
+        let whole: Value = serde_json::from_str(&merged.write()).unwrap();
+        assert_eq!(whole["definitions"]["Thing"]["x-kubernetes-group-version-kind"], kinds(&["b"]));
+        assert_eq!(whole["definitions"]["Thing_v2"]["x-kubernetes-group-version-kind"], kinds(&["a"]));
+    }
+
+    #[test]
+    fn references_may_run_in_circles() {
+        let whole = merged(&[
+            document("/a", json!({"$ref": "#/definitions/Thing"}), json!({})),
+            document(
+                "/b",
+                json!({"properties": {"a": {"$ref": "#/definitions/Other"}}}),
+                json!({"Other": {"$ref": "#/definitions/Thing"}}),
+            ),
+        ]);
+        assert_eq!(whole["definitions"]["Thing_v2"]["properties"]["a"]["$ref"], "#/definitions/Other");
+        assert_eq!(whole["definitions"]["Other"]["$ref"], "#/definitions/Thing_v2");
+    }
+}

@@ -13,5 +13,22 @@ mod part;
 mod protobuf;
 mod serve;
 
+use crate::discovery::FetchError;
+
 pub use aggregation::{Aggregation2, MAX_DOCUMENT};
 pub use serve::Version2;
+
+/// One document of several, as JSON and as protobuf, without any of the machinery around it. Each comes with what the
+/// paths begin with that its source owns; none for a source that owns all.
+///
+/// # Errors
+/// When a document has not the form it must have.
+pub fn merge_documents(sources: &[(Option<&str>, &[u8])]) -> Result<(String, Vec<u8>), FetchError> {
+    let mut merged = merge::Merged::default();
+    for (prefix, document) in sources {
+        merged.add(&part::Part::read(document, *prefix)?, |_| true);
+    }
+    let json = merged.write();
+    let binary = protobuf::encode(json.as_bytes());
+    Ok((json, binary.ok_or_else(|| FetchError("it cannot be written as protobuf".into()))?))
+}

@@ -321,3 +321,108 @@ impl<'de: 'd, 'd> Deserialize<'de> for Section<'d> {
         from.deserialize_any(Entries)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: &str = "/apis/a.io/v1/";
+
+    fn read(document: &str) -> Result<Part, String> {
+        Part::read(document.as_bytes(), Some(OWN)).map_err(|error| error.0)
+    }
+
+    fn with(section: &str) -> String {
+        format!(r#"{{"swagger":"2.0","info":{{"title":"a","version":"1"}},{section}}}"#)
+    }
+
+    fn names(entries: &Entries) -> Vec<&str> {
+        entries.keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn only_its_own_paths_stay_and_what_they_need() {
+        let answers = |name: &str| {
+            format!(
+                r##"{{"get":{{"responses":{{"200":{{"description":"","schema":{{"$ref":"#/definitions/{name}"}}}}}}}}}}"##
+            )
+        };
+        let document = with(&format!(
+            r##""paths":{{"/apis/a.io/v1/things":{},"/apis/a.io/":{},"/apis/a.io/v1beta1/things":{},"/apis/b.io/v1/x":7}},
+            "definitions":{{"Thing":{{"properties":{{"in":{{"$ref":"#/definitions/Inner"}}}}}},
+                "Inner":{{"properties":{{"out":{{"$ref":"#/definitions/Thing"}}}}}},
+                "Group":{{"items":{{"$ref":"#/definitions/Shared"}}}},"Old":{{}},"Shared":{{}},"Nobody's":{{}}}}"##,
+            answers("Thing"),
+            answers("Group"),
+            answers("Old"),
+        ));
+        let part = read(&document).unwrap();
+        assert_eq!(names(&part.paths), ["/apis/a.io/v1/things"]);
+        assert_eq!(names(&part.definitions), ["Inner", "Nobody's", "Thing"], "as upstream: what nobody names stays");
+        let nothing = part.keeping(|_| false);
+        assert_eq!((names(&nothing.paths), names(&nothing.definitions)), (vec![], vec!["Nobody's"]));
+        assert_eq!(part.keeping(|_| true), part);
+    }
+
+    #[test]
+    fn what_is_written_is_what_was_read() {
+        let document = with(
+            r#""paths":{},"definitions":{"A":{"x-kubernetes-group-version-kind":[{"group":"b","kind":"K","version":"v"},
+            {"group":"a","kind":"K","version":"v"}]},"B":{"type":"object"}}"#,
+        );
+        let part = read(&document).unwrap();
+        let written = |name: &str| {
+            let mut out = String::new();
+            part.definitions[name].write(&mut out);
+            out
+        };
+        assert_eq!(
+            written("A"),
+            r#"{"x-kubernetes-group-version-kind":[{"group":"a","kind":"K","version":"v"},{"group":"b","kind":"K","version":"v"}]}"#
+        );
+        assert_eq!(written("B"), r#"{"type":"object"}"#);
+        assert_eq!(&*part.head["info"], r#"{"title":"a","version":"1"}"#);
+    }
+
+    #[test]
+    fn lies_are_refused_and_named() {
+        let deep = format!("{}{{}}{}", r#"{"items":"#.repeat(200), "}".repeat(200));
+        let many = format!("[{}]", vec!["1"; MOST_VALUES + 1].join(","));
+        let crowd: Vec<String> = (0..=MOST_ENTRIES).map(|number| format!("\"{number}\":{{}}")).collect();
+        for (document, expected) in [
+            (String::new(), "cannot be read"),
+            ("<html>".into(), "cannot be read"),
+            ("[]".into(), "cannot be read"),
+            ("{}".into(), "no OpenAPI document of version 2"),
+            (r#"{"openapi":"3.0.0"}"#.into(), "no OpenAPI document of version 2"),
+            (r#"{"kind":"Status","code":200}"#.into(), "no OpenAPI document of version 2"),
+            (with(r#""paths":7"#), "cannot be read"),
+            (with(r#""definitions":{"A":7}"#), "definitions: A: is of the wrong type"),
+            (with(r#""definitions":{"\u001b[2J":{"type":7}}"#), "definitions: \u{fffd}[2J: type: is of the wrong type"),
+            (with(&format!(r#""definitions":{{"A":{deep}}}"#)), "A: cannot be read: nested too deeply"),
+            (with(&format!(r#""definitions":{{"A":{{"enum":{many}}}}}"#)), "definitions: A: has too many values"),
+            (with(&format!(r#""definitions":{{{}}}"#, crowd.join(","))), "more than 50000 entries"),
+            (
+                with(r#""definitions":{"A":{"x-kubernetes-group-version-kind":{}}}"#),
+                "A: says nothing readable of its kinds",
+            ),
+            (with(r#""securityDefinitions":{"A":{"type":"magic"}}"#), "securityDefinitions: : A: is of no known kind"),
+            (with(&format!(r#""paths":{{"{OWN}x":{{"get":[]}}}}"#)), "x: get: is of the wrong type"),
+        ] {
+            let error = read(&document).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+            assert!(error.len() < 500 && !error.contains('\u{1b}'), "{error}");
+        }
+        assert!(read(&"{\"swagger\":".repeat(1_000_000)).is_err());
+    }
+
+    #[test]
+    fn what_is_null_or_strange_is_left_out() {
+        let document = with(&format!(
+            r#""paths":{{"{OWN}x":{{"get":null,"trace":7}},"x-note":1}},"definitions":null,"parameters":{{}},"security":null,"unknown":[[]]"#
+        ));
+        let part = read(&document).unwrap();
+        assert_eq!(&*part.paths[&format!("{OWN}x")].text, "{}");
+        assert_eq!((part.paths.len(), part.head.len()), (1, 2));
+    }
+}

@@ -175,3 +175,41 @@ fn yaml(value: &Value) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn byte_for_byte_gnostic_s() {
+        let put = |kind, value: Value| {
+            let mut out = Vec::new();
+            put(&mut out, 1, kind, &value);
+            out
+        };
+        assert_eq!(put(Kind::Text, json!("abc")), b"\x0a\x03abc");
+        assert_eq!(put(Kind::Flag, json!(true)), [8, 1]);
+        assert_eq!(put(Kind::Flag, json!(false)), [] as [u8; 0]);
+        assert_eq!(put(Kind::Whole, json!(300.0)), [8, 0xac, 2]);
+        assert_eq!(put(Kind::Whole, json!(-1)), [8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
+        assert_eq!(put(Kind::Number, json!(1)), [9, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
+        assert_eq!(put(Kind::Words, json!("a")), b"\x0a\x03\x0a\x01a");
+        assert_eq!(put(Kind::Words, json!(["a", "b"])), b"\x0a\x06\x0a\x01a\x0a\x01b");
+        assert_eq!(put(Kind::SchemaOrFlag, json!(false)), [10, 2, 16, 0]);
+        assert_eq!(put(Kind::SchemaOrFlag, json!({})), [10, 2, 10, 0]);
+        assert_eq!(put(Kind::Any, json!({"a": [1]})), b"\x0a\x0b\x12\x09{\"a\":[1]}");
+        // A parameter that is in the path lies in two messages.
+        let parameter = put(PARAMETER, json!({"in": "path", "required": true}));
+        assert_eq!(parameter, b"\x0a\x0c\x12\x0a\x22\x08\x08\x01\x12\x04path");
+        let document = encode(br#"{"swagger":"2.0","info":{"title":"t","version":"v"},"paths":{}}"#).unwrap();
+        assert_eq!(document, b"\x0a\x032.0\x12\x06\x0a\x01t\x12\x01v\x42\x00");
+        assert_eq!(encode(b"[]"), None);
+    }
+
+    #[test]
+    fn what_yaml_takes_for_no_character_is_written_with_its_number() {
+        assert_eq!(yaml(&json!({"a\u{7f}": "\u{feff}é\u{2028}😀\u{1}"})), r#"{"a\u007f":"\ufeffé\u2028😀\u0001"}"#);
+    }
+}

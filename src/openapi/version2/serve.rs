@@ -80,9 +80,10 @@ impl Version2 {
         built.respond(form, method, headers).await.ok_or_else(later)
     }
 
-    /// What is wrong with the documents of APIServices, by name, as far as anybody wanted to know.
-    pub fn problem(&self, apiservice: &str) -> Option<String> {
-        self.built.load().as_ref().as_ref()?.problems.get(apiservice).cloned()
+    /// What is wrong with the documents of APIServices, by name, as far as anybody wanted the document.
+    pub fn problems(&self) -> BTreeMap<String, String> {
+        let built = self.built.load();
+        built.as_ref().as_ref().map(|built| built.problems.clone()).unwrap_or_default()
     }
 
     async fn built(&self) -> Arc<Built> {

@@ -93,10 +93,19 @@ fn report(
         authorizers: shared.authorizer.describe(),
         file_problems: mistakes.now(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
+        document_problems: document_problems(shared),
         registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: level.current(),
     }
+}
+
+fn document_problems(shared: &Shared) -> Vec<String> {
+    let documents = shared.documents.load();
+    let discovery = documents.sources.iter().filter(|source| source.asked && !source.problem.is_empty());
+    let discovery = discovery.map(|source| format!("{}: discovery: {}", source.apiservice, source.problem));
+    let version2 = shared.openapi2.problems().into_iter();
+    discovery.chain(version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"))).collect()
 }
 
 impl From<SinkReport> for AuditSink {

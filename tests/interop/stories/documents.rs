@@ -1,15 +1,17 @@
 //! OpenAPI v2: merged as a real kube-apiserver merges it, and read by the libraries that clients are made of.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::Trial;
-use crate::world::{Answer, Door, Identity, Target, World, eventually, peer};
+use crate::world::{Answer, Door, Gateway, Identity, Target, World, eventually, peer};
 
 pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("OpenAPI v2 as kube-apiserver merges it", merged_as_upstream),
+    ("OpenAPI v2 before a kube-apiserver", all_of_a_cluster),
     ("OpenAPI v2 in protobuf as gnostic reads it", protobuf_as_gnostic_reads_it),
 ];
 
@@ -45,13 +47,42 @@ fn merged_as_upstream(world: &World) {
     assert!(compared > 20, "{compared} definitions");
 }
 
+/// The same document, whoever merges the cluster's and the extension server's.
+fn all_of_a_cluster(world: &World) {
+    let admin = world.cluster.admin();
+    register(&world.cluster.door, admin, world.extension.door.port, &world.cluster.authorities.backend.file);
+    let directory = world.scratch("openapi2-cluster");
+    let delegate = world.cluster.admin_kubeconfig.display().to_string();
+    let flags = [("--delegate-kubeconfig", delegate.as_str())];
+    let gateway = Gateway::start(&world.cluster, &world.extension, &directory, "openapi2-gateway", &flags);
+    let mut upstream = eventually_complete("kube-apiserver", &world.cluster.door, admin);
+    // Other tests may change what there is.
+    eventually("both to be the same", || {
+        let ours = eventually_complete("narthex", &gateway.door, admin);
+        upstream = eventually_complete("kube-apiserver", &world.cluster.door, admin);
+        for section in upstream.as_object().unwrap().keys() {
+            if upstream[section] != ours[section] {
+                let differs = |name: &&String| upstream[section][name.as_str()] != ours[section][name.as_str()];
+                let names = upstream[section].as_object().into_iter().flat_map(|all| all.keys());
+                return Err(format!("{section}: {:?}", names.filter(differs).take(5).collect::<Vec<_>>()));
+            }
+        }
+        if upstream == ours { Ok(()) } else { Err("there is more".to_owned()) }
+    });
+    assert!(upstream["paths"].as_object().unwrap().len() > 300);
+    read_by_gnostic(&directory, &gateway.door, admin);
+}
+
 fn protobuf_as_gnostic_reads_it(world: &World) {
-    let directory = world.scratch("openapi2");
     let door = world.door(Target::Through);
     eventually_complete("narthex", door, world.cluster.admin());
+    read_by_gnostic(&world.scratch("openapi2"), door, world.cluster.admin());
+}
+
+fn read_by_gnostic(directory: &Path, door: &Door, who: &Identity) {
     let mut files = Vec::new();
     for (name, accept) in [("document.json", "application/json"), ("document.pb", PROTOBUF)] {
-        let answer = door.send(Some(world.cluster.admin()), "GET", "/openapi/v2", &[("accept", accept)], b"").unwrap();
+        let answer = door.send(Some(who), "GET", "/openapi/v2", &[("accept", accept)], b"").unwrap();
         assert_eq!(answer.status, 200, "{}", answer.text());
         let file = directory.join(name);
         std::fs::write(&file, &answer.body).unwrap();
