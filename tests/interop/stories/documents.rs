@@ -113,7 +113,7 @@ fn paths(document: &Value) -> BTreeSet<String> {
 }
 
 /// Puts the extension server behind kube-apiserver too, unless it is there.
-fn register(door: &Door, who: &Identity, port: u16, authority: &std::path::Path) {
+fn register(door: &Door, who: &Identity, port: u16, authority: &Path) {
     let authority = std::fs::read_to_string(authority).unwrap();
     let bundle = {
         use base64::Engine as _;
