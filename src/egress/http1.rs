@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -11,9 +13,11 @@ use futures_util::FutureExt as _;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
+use tokio::task::AbortHandle;
 
 use super::dial::{DialError, DialPhase, Dialled};
 use super::refusal;
+use super::silence::{Patience, Silence, Verdict};
 use crate::message::Body;
 use crate::tls::Failure;
 
@@ -25,6 +29,10 @@ const IDLE: Duration = Duration::from_secs(55);
 const KEPT: usize = 1024;
 /// How long a returned connection may take to be ready again.
 const SETTLE: Duration = Duration::from_millis(100);
+
+/// While a request waits for its answer.
+const AWAITED: Patience =
+    Patience { ask: Duration::from_secs(4), doubt: Duration::from_secs(4), end: Duration::from_secs(8) };
 
 /// Header lines of an answer; a backend that sends more is broken or hostile.
 const MAX_HEADERS: usize = 200;
@@ -81,27 +89,97 @@ impl Idle {
     }
 }
 
-/// Begins HTTP/1.1 on a fresh connection; a 101 hands the stream over. What TLS says at its end goes to
-/// `last_words`.
-pub(super) async fn greet(
-    dialled: Dialled,
-    last_words: &Rc<Cell<Option<Failure>>>,
-) -> Result<SendRequest<Body>, DialError> {
-    let last_words = last_words.clone();
+/// All HTTP/1.1 connections to one endpoint, as long as they last.
+#[derive(Default)]
+pub(super) struct Open {
+    /// How often bytes came on any of them. Written by this thread alone; an upgrade wants what it holds to be `Send`.
+    heard: Arc<AtomicU64>,
+    /// What TLS said when one ended of which no request was waiting for an answer.
+    pub(super) last_words: Rc<Cell<Option<Failure>>>,
+    tasks: RefCell<Vec<AbortHandle>>,
+    /// Requests that wait for the head of their answer.
+    waiting: Cell<u32>,
+    silence: Cell<Option<Silence>>,
+}
+
+/// A request that waits for the head of its answer, until dropped.
+pub(super) struct Awaiting<'o>(&'o Open);
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
+    }
+}
+
+impl Open {
+    /// A request begins to wait.
+    pub(super) fn awaits(&self) -> Awaiting<'_> {
+        self.waiting.set(self.waiting.get() + 1);
+        Awaiting(self)
+    }
+
+    /// What to do when nothing comes on any connection although a request waits.
+    pub(super) fn judge(&self, now: Instant) -> Verdict {
+        if self.waiting.get() == 0 {
+            self.silence.set(None);
+            return Verdict::Fine;
+        }
+        let mut silence = self.silence.get().unwrap_or_else(|| Silence::new(now));
+        let verdict = silence.judge(self.heard.load(Relaxed), AWAITED, now);
+        self.silence.set(Some(silence));
+        verdict
+    }
+
+    /// A sign of life that came some other way.
+    pub(super) fn hear(&self) {
+        hear(&self.heard);
+    }
+
+    /// Whether there are `most` or more.
+    pub(super) fn has(&self, most: usize) -> bool {
+        let mut tasks = self.tasks.borrow_mut();
+        if tasks.len() < most {
+            return false;
+        }
+        tasks.retain(|task| !task.is_finished());
+        tasks.len() >= most
+    }
+
+    /// Ends them all; whoever waits for an answer on one of them waits no longer.
+    pub(super) fn cut(&self) {
+        for task in self.tasks.borrow_mut().drain(..) {
+            task.abort();
+        }
+    }
+}
+
+/// Begins HTTP/1.1 on a fresh connection, one more of `open`; a 101 hands the stream over.
+pub(super) async fn greet(dialled: Dialled, open: &Open) -> Result<SendRequest<Body>, DialError> {
+    let (last_words, heard) = (open.last_words.clone(), open.heard.clone());
     let (sender, connection) = Builder::new()
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES)
-        .handshake(ReadsOn { stream: TokioIo::new(dialled.stream), gone: false })
+        .handshake(ReadsOn { stream: TokioIo::new(dialled.stream), gone: false, heard })
         .await
         .map_err(|error| DialError { phase: DialPhase::Http, reason: "ProtocolError", cause: error.to_string() })?;
     // Not an async block, which would hold the connection twice: each watch has one of its own.
-    tokio::task::spawn_local(connection.with_upgrades().map(move |ended| {
+    let task = tokio::task::spawn_local(connection.with_upgrades().map(move |ended| {
         if let Err(error) = ended {
             last_words.set(refusal::of_tls(&error));
             tracing::debug!(%error, "a backend connection ended");
         }
     }));
+    let mut tasks = open.tasks.borrow_mut();
+    // Those that ended go before there is no more room for others.
+    if tasks.len() == tasks.capacity() {
+        tasks.retain(|task| !task.is_finished());
+    }
+    tasks.push(task.abort_handle());
     Ok(sender)
+}
+
+fn hear(count: &AtomicU64) {
+    count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
 /// A stream that reads on when the backend reads no more.
@@ -112,6 +190,7 @@ pub(super) async fn greet(
 struct ReadsOn<T> {
     stream: T,
     gone: bool,
+    heard: Arc<AtomicU64>,
 }
 
 impl<T> ReadsOn<T> {
@@ -128,7 +207,11 @@ impl<T> ReadsOn<T> {
 
 impl<T: Read + Unpin> Read for ReadsOn<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if read.is_ready() {
+            hear(&self.heard);
+        }
+        read
     }
 }
 

@@ -13,6 +13,7 @@ mod pool;
 mod read_ahead;
 mod refusal;
 mod resolve;
+mod silence;
 mod trust;
 
 pub use destination::{Destination, Host, Upstream};

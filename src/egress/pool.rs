@@ -8,9 +8,13 @@ use std::time::Instant;
 use super::dial::Protocol;
 use super::{Destination, Endpoint, Resolver, Upstream};
 
+/// Connections to one endpoint that one pool opens, however many there could be.
+const MOST: usize = 4096;
+
 /// One worker's endpoints and the connections to them.
 pub struct Pool {
     resolver: Resolver,
+    most: usize,
     endpoints: RefCell<HashMap<Upstream, Rc<Endpoint>>>,
 }
 
@@ -34,7 +38,12 @@ pub struct PoolReport {
 impl Pool {
     /// An empty pool that looks names up with `resolver`.
     pub fn new(resolver: Resolver) -> Pool {
-        Pool { resolver, endpoints: RefCell::default() }
+        Pool { resolver, most: MOST, endpoints: RefCell::default() }
+    }
+
+    /// With no more than `most` connections to one endpoint, so that no backend takes the descriptors of all.
+    pub fn with_most(self, most: usize) -> Pool {
+        Pool { most: most.min(MOST), ..self }
     }
 
     /// The endpoint for `upstream`; keep it, so that later requests need not look again.
@@ -43,7 +52,7 @@ impl Pool {
         if let Some(endpoint) = endpoints.get(upstream) {
             return endpoint.clone();
         }
-        let endpoint = Endpoint::new(upstream.clone(), self.resolver.clone());
+        let endpoint = Endpoint::new(upstream.clone(), self.resolver.clone(), self.most);
         endpoints.insert(upstream.clone(), endpoint.clone());
         endpoint
     }

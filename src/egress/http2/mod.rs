@@ -24,6 +24,7 @@ use tokio::task::AbortHandle;
 use self::heard::{Ear, Heard};
 pub(super) use self::upload::Upload;
 use super::dial::{DialError, DialPhase};
+use super::silence::{Patience, Silence, Verdict};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
 
@@ -40,9 +41,13 @@ const CONNECTION_WINDOW: u32 = 64 << 20;
 const STREAM_WINDOW: u32 = 256 << 10;
 /// How much of that may be unacknowledged on a stream that goes on. Most answers are smaller and need no word.
 const MOST_OWED: usize = 32 << 10;
-/// As client-go (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`).
-const PING_AFTER: Duration = Duration::from_secs(30);
-const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// As client-go (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`), while nobody waits for an answer:
+/// watches may be quiet for hours.
+const QUIET: Patience =
+    Patience { ask: Duration::from_secs(30), doubt: Duration::from_secs(15), end: Duration::from_secs(15) };
+/// While a request waits for its answer. One who is only slow answers a ping.
+const AWAITED: Patience =
+    Patience { ask: Duration::from_secs(2), doubt: Duration::from_secs(4), end: Duration::from_secs(10) };
 /// An unused connection is closed after this long.
 const IDLE: Duration = Duration::from_secs(300);
 /// Bytes of an answer's header block.
@@ -57,10 +62,10 @@ pub(super) struct Multiplexed {
     used: Cell<Instant>,
     touched: Cell<bool>,
     ear: Rc<Ear>,
-    /// What [`Multiplexed::heard`] was at a sweep, and at which first.
-    silence: Cell<(u64, Instant)>,
-    /// None while a ping is under way.
-    ping: Rc<RefCell<Option<PingPong>>>,
+    /// Requests that wait for the head of their answer.
+    waiting: Cell<u32>,
+    silence: Cell<Silence>,
+    ping: RefCell<Option<PingPong>>,
     /// What [`Multiplexed::heard`] was when a request had waited in vain; usable again once it is more.
     doubted: Cell<Option<u64>>,
     task: AbortHandle,
@@ -131,9 +136,7 @@ impl Multiplexed {
     }
 
     pub(super) fn is_usable(&self) -> bool {
-        !self.retired.get()
-            && !self.state.closed.get()
-            && self.doubted.get().is_none_or(|then| then != self.ear.count.get())
+        !self.retired.get() && !self.state.closed.get() && !self.is_doubted()
     }
 
     /// How often bytes came from the backend.
@@ -147,6 +150,11 @@ impl Multiplexed {
         if self.heard() == then {
             self.doubted.set(Some(then));
         }
+    }
+
+    /// Whether it gets no request until it shows life.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted.get().is_some_and(|then| then == self.heard())
     }
 
     /// No further request goes onto this connection; those on it go on.
@@ -165,31 +173,46 @@ impl Multiplexed {
             && (self.active.get() > 0 || (!self.retired.get() && now.duration_since(self.used.get()) < IDLE))
     }
 
-    /// Asks a connection that was silent for long whether it still lives, and ends it when it does not say so.
-    /// Call it every second.
+    /// A request begins to wait for its answer.
+    pub(super) fn awaits(&self) {
+        self.waiting.set(self.waiting.get() + 1);
+    }
+
+    /// A request waits no longer.
+    pub(super) fn awaits_no_more(&self) {
+        self.waiting.set(self.waiting.get().saturating_sub(1));
+    }
+
+    /// Asks a connection that is silent for long whether it still lives; when it does not say so, it gets no further
+    /// request, and in the end is closed. Call it every second.
     pub(super) fn listen(&self, now: Instant) {
         if self.touched.take() {
             self.used.set(now);
         }
-        let (heard, since) = self.silence.get();
-        if heard != self.heard() {
-            self.silence.set((self.heard(), now));
-            return;
-        }
-        if now.duration_since(since) < PING_AFTER {
-            return;
-        }
-        let Some(mut ping) = self.ping.borrow_mut().take() else { return };
-        let (back, task, ear) = (Rc::downgrade(&self.ping), self.task.clone(), self.ear.clone());
-        tokio::task::spawn_local(async move {
-            let ponged = tokio::time::timeout(PING_TIMEOUT, ping.ping(Ping::opaque())).await;
-            if ponged.is_err() && ear.count.get() == heard {
+        let mut silence = self.silence.get();
+        let patience = if self.waiting.get() > 0 { AWAITED } else { QUIET };
+        let verdict = silence.judge(self.heard(), patience, now);
+        self.silence.set(silence);
+        match verdict {
+            Verdict::Fine => {}
+            Verdict::Ask => self.ask_for_life(),
+            Verdict::Doubt => self.doubt(self.heard()),
+            Verdict::End => {
                 tracing::debug!("a backend connection is closed: it answers no ping");
-                task.abort();
-            } else if let Some(back) = back.upgrade() {
-                *back.borrow_mut() = Some(ping);
+                self.doubt(self.heard());
+                self.task.abort();
             }
-        });
+        }
+    }
+
+    /// What comes back is heard like anything else.
+    fn ask_for_life(&self) {
+        if let Some(ping) = &mut *self.ping.borrow_mut() {
+            let mut cx = Context::from_waker(Waker::noop());
+            // The last answer has to be taken before the next question.
+            let _ = ping.poll_pong(&mut cx);
+            let _ = ping.send_ping(Ping::opaque());
+        }
     }
 }
 
@@ -251,9 +274,10 @@ pub(super) async fn greet<T: AsyncRead + AsyncWrite + Unpin + 'static>(stream: T
         retired: Cell::new(false),
         used: Cell::new(Instant::now()),
         touched: Cell::new(false),
-        silence: Cell::new((ear.count.get(), Instant::now())),
+        waiting: Cell::new(0),
+        silence: Cell::new(Silence::new(Instant::now())),
         ear,
-        ping: Rc::new(RefCell::new(ping)),
+        ping: RefCell::new(ping),
         doubted: Cell::new(None),
         task: task.abort_handle(),
     })
@@ -294,20 +318,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_backend_that_answers_no_ping_is_given_up_and_one_that_answers_is_not() {
-        let seconds = (PING_AFTER + PING_TIMEOUT).as_secs() as u32 + 5;
-        let run = async |silent: bool| {
+        let run = async |silent: bool, awaited: bool, seconds: u32| {
             let speaks = Rc::new(Cell::new(true));
             let connection = connected(speaks.clone()).await;
             assert!(connection.is_usable());
             speaks.set(!silent);
+            if awaited {
+                connection.awaits();
+            }
             let heard = connection.heard();
             sweep(&connection, seconds).await;
-            (connection.is_usable(), connection.heard() > heard)
+            (connection.is_usable(), connection.heard() > heard, connection.task.is_finished())
         };
         LocalSet::new()
             .run_until(async {
-                assert_eq!(run(false).await, (true, true), "one that answers");
-                assert_eq!(run(true).await, (false, false), "one that is silent");
+                assert_eq!(run(false, false, 50).await, (true, true, false), "one that answers");
+                assert_eq!(run(true, false, 50).await, (false, false, true), "one that is silent");
+                assert_eq!(run(true, false, 28).await, (true, false, false), "one that nobody waits for");
+                assert_eq!(run(false, true, 10).await, (true, true, false), "one that is only slow");
+                assert_eq!(run(true, true, 10).await, (false, false, false), "one that is waited for in vain");
+                assert_eq!(run(true, true, 16).await, (false, false, true), "not for ever");
             })
             .await;
     }

@@ -1,30 +1,27 @@
 //! One endpoint of a backend, as one worker knows it: its connections and whether it answers.
 
+mod opening;
+
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
-use futures_util::future::{LocalBoxFuture, Shared};
 use http::header::HOST;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 use hyper::client::conn::http1;
 
-use super::dial::{DialError, DialPhase, Protocol, Timing, dial};
-use super::http1::Idle;
-use super::http2::{Multiplexed, NotAsked};
-use super::lease::{Lease, Pending, Stream};
-use super::pool::PoolReport;
-use super::{Resolver, Upstream, refusal};
+use self::opening::{Dialling, MOST_CONNECTIONS, Opened, Purpose};
+use crate::egress::dial::{DialError, DialPhase, Protocol, Timing, dial};
+use crate::egress::http1::{Idle, Open};
+use crate::egress::http2::{Multiplexed, NotAsked};
+use crate::egress::lease::{Lease, Pending, Stream};
+use crate::egress::pool::PoolReport;
+use crate::egress::{Resolver, Upstream, refusal};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
 
-/// Connections to one endpoint that one worker will open; more than this is not load but a fault.
-const MOST_CONNECTIONS: usize = 100;
-/// How long a failed endpoint waits before the next dial in the background, at first and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// How long a request must have waited on a silent connection for that to mean something.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -35,21 +32,20 @@ pub struct Endpoint {
     /// sends. `None` only for a name no URI can carry.
     host: Option<(HeaderValue, Authority)>,
     resolver: Resolver,
+    /// Connections that may be open at a time.
+    most: usize,
     /// What ALPN chose last; unknown before the first connection.
     protocol: Cell<Option<Protocol>>,
     idle: Idle,
-    /// What TLS said when an HTTP/1.1 connection ended of which no request was waiting for an answer.
-    last_words: Rc<Cell<Option<Failure>>>,
+    open: Open,
     multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
     dialling: RefCell<Option<Dialling>>,
     /// When the next connection may be opened ahead of need: later than now after one failed.
     ahead: Cell<Instant>,
     /// Why the endpoint was taken out; a background dial brings it back.
     failure: RefCell<Option<DialError>>,
-    pub(super) pending: Cell<usize>,
+    pub(in crate::egress) pending: Cell<usize>,
 }
-
-type Dialling = Shared<LocalBoxFuture<'static, Result<Timing, DialError>>>;
 
 /// An answer's head, and the hold on the connection its body comes from.
 pub struct Sent {
@@ -83,16 +79,17 @@ pub enum SendError {
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
-    pub(super) fn new(upstream: Upstream, resolver: Resolver) -> Rc<Endpoint> {
+    pub(in crate::egress) fn new(upstream: Upstream, resolver: Resolver, most: usize) -> Rc<Endpoint> {
         let host = upstream.destination.to_string();
         let host = HeaderValue::from_str(&host).ok().zip(Authority::try_from(host).ok());
         Rc::new(Endpoint {
             upstream,
             host,
             resolver,
+            most,
             protocol: Cell::new(None),
             idle: Idle::default(),
-            last_words: Rc::default(),
+            open: Open::default(),
             multiplexed: RefCell::default(),
             dialling: RefCell::default(),
             ahead: Cell::new(Instant::now()),
@@ -187,7 +184,7 @@ impl Endpoint {
         let opened = async {
             let dialled = dial(&self.resolver, &self.upstream, true).await?;
             let timing = dialled.timing;
-            Ok((super::http1::greet(dialled, &self.last_words).await?, timing))
+            Ok((crate::egress::http1::greet(dialled, &self.open).await?, timing))
         };
         opened.await.inspect_err(|error| self.eject(error))
     }
@@ -200,7 +197,10 @@ impl Endpoint {
         timing: Timing,
     ) -> Result<Sent, SendError> {
         self.in_origin_form(&mut request);
-        match sender.try_send_request(*request).await {
+        let awaiting = self.open.awaits();
+        let sent = sender.try_send_request(*request).await;
+        drop(awaiting);
+        match sent {
             Ok(response) => {
                 Ok(Sent { response: response.map(Received::from), lease: Lease::http1(self, sender, pending), timing })
             }
@@ -208,7 +208,7 @@ impl Endpoint {
                 // A backend that went away took the other connections along: the next try opens its own.
                 self.idle.clear();
                 Err(match failed.take_message() {
-                    Some(request) => match self.last_words.take() {
+                    Some(request) => match self.open.last_words.take() {
                         // It will say the same to the next connection.
                         Some(failure @ Failure::ClientCertificateRefused) => refused_by_tls(Box::new(request), failure),
                         _ => not_sent(Box::new(request), &failed.into_error()),
@@ -289,118 +289,13 @@ impl Endpoint {
         Some(stream)
     }
 
-    pub(super) fn give_back(&self, sender: http1::SendRequest<Body>) {
+    pub(in crate::egress) fn give_back(&self, sender: http1::SendRequest<Body>) {
         self.idle.put(sender);
-    }
-
-    /// The dial that is under way, or a new one. It goes on when nobody waits for it any more.
-    fn dialling(self: &Rc<Self>) -> Dialling {
-        if let Some(dialling) = &*self.dialling.borrow() {
-            return dialling.clone();
-        }
-        self.dial_in_background(Purpose::Now)
-    }
-
-    fn dial_in_background(self: &Rc<Self>, purpose: Purpose) -> Dialling {
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        let endpoint = self.clone();
-        tokio::task::spawn_local(async move {
-            let opened = match endpoint.open(purpose).await {
-                Ok(Opened::Http1(connection, timing)) => {
-                    endpoint.give_back(connection);
-                    Ok(timing)
-                }
-                Ok(Opened::Http2(timing)) => Ok(timing),
-                Err(error) => Err(error),
-            };
-            endpoint.dialling.borrow_mut().take();
-            let _ = sender.send(opened);
-        });
-        let dialling = receiver
-            .map(|received| {
-                received.unwrap_or_else(|_| {
-                    let cause = "the worker is ending".to_owned();
-                    Err(DialError { phase: DialPhase::Connect, reason: "ShuttingDown", cause })
-                })
-            })
-            .boxed_local()
-            .shared();
-        *self.dialling.borrow_mut() = Some(dialling.clone());
-        dialling
-    }
-
-    async fn open(self: &Rc<Self>, purpose: Purpose) -> Result<Opened, DialError> {
-        if self.multiplexed.borrow().len() >= MOST_CONNECTIONS {
-            let cause = format!("{}: {MOST_CONNECTIONS} connections are full", self.upstream.destination);
-            return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
-        }
-        let opened = async {
-            let started = Instant::now();
-            let dialled = dial(&self.resolver, &self.upstream, false).await?;
-            let timing = dialled.timing;
-            let protocol = dialled.protocol;
-            self.protocol.set(Some(protocol));
-            Ok(match protocol {
-                Protocol::Http1 => Opened::Http1(super::http1::greet(dialled, &self.last_words).await?, timing),
-                Protocol::Http2 => {
-                    let rest = self.upstream.connect_timeout.saturating_sub(started.elapsed());
-                    let greeting = tokio::time::timeout(rest, super::http2::greet(dialled.stream));
-                    let connection = greeting.await.unwrap_or_else(|_| {
-                        let cause = format!("{}: no SETTINGS in time", self.upstream.destination);
-                        Err(DialError { phase: DialPhase::Http, reason: "ConnectTimeout", cause })
-                    })?;
-                    self.multiplexed.borrow_mut().push(Rc::new(connection));
-                    Opened::Http2(timing)
-                }
-            })
-        };
-        let opened = opened.await;
-        match &opened {
-            Ok(_) => *self.failure.borrow_mut() = None,
-            // Nobody waits for it, and what is open may go on: a backend may simply have enough connections.
-            Err(_) if matches!(purpose, Purpose::Ahead) && !self.is_full() => self.ahead.set(Instant::now() + RETRY.1),
-            Err(error) => self.eject(error),
-        }
-        opened
-    }
-
-    /// Whether no open connection takes a further request.
-    fn is_full(&self) -> bool {
-        self.multiplexed.borrow().iter().all(|connection| connection.free() == 0)
-    }
-
-    /// Takes the endpoint out until a dial in the background succeeds.
-    fn eject(self: &Rc<Self>, error: &DialError) {
-        let before = self.failure.replace(Some(error.clone()));
-        if before.is_some() {
-            return;
-        }
-        self.idle.clear();
-        let endpoint = Rc::downgrade(self);
-        tokio::task::spawn_local(async move {
-            let mut delay = RETRY.0;
-            loop {
-                tokio::time::sleep(delay.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
-                let Some(endpoint) = endpoint.upgrade() else { return };
-                if endpoint.is_usable() || endpoint.dialling().await.is_ok() {
-                    return;
-                }
-                delay = (delay * 2).min(RETRY.1);
-            }
-        });
     }
 
     /// Why the endpoint is out, if it is.
     pub fn failure(&self) -> Option<DialError> {
         self.failure.borrow().clone()
-    }
-
-    pub(super) fn sweep(&self, now: Instant) {
-        self.idle.sweep(now);
-        self.multiplexed.borrow_mut().retain(|connection| {
-            connection.listen(now);
-            connection.is_worth_keeping(now)
-        });
     }
 
     /// What its connections do.
@@ -418,15 +313,6 @@ impl Endpoint {
     }
 }
 
-/// What a dial is for.
-#[derive(Clone, Copy)]
-enum Purpose {
-    /// Someone waits for it.
-    Now,
-    /// So that nobody will have to wait.
-    Ahead,
-}
-
 /// A request that waits for its answer on an HTTP/2 connection. If it is dropped before (its time ran out, its
 /// client left), the connection is asked whether it still lives.
 struct Waiting<'c> {
@@ -437,25 +323,23 @@ struct Waiting<'c> {
 
 impl<'c> Waiting<'c> {
     fn new(connection: &'c Rc<Multiplexed>) -> Waiting<'c> {
+        connection.awaits();
         Waiting { connection, heard: connection.heard(), since: Instant::now() }
     }
 
     fn over(self) {
+        self.connection.awaits_no_more();
         std::mem::forget(self);
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        self.connection.awaits_no_more();
         if self.since.elapsed() >= SILENCE {
             self.connection.doubt(self.heard);
         }
     }
-}
-
-enum Opened {
-    Http1(http1::SendRequest<Body>, Timing),
-    Http2(Timing),
 }
 
 fn not_sent(request: Box<Request<Body>>, error: &dyn std::error::Error) -> SendError {

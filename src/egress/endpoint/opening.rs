@@ -1,0 +1,184 @@
+//! Opening an endpoint's connections, taking it out when that fails or when it falls silent, and bringing it back.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::{LocalBoxFuture, Shared};
+use hyper::client::conn::http1;
+
+use super::Endpoint;
+use crate::egress::dial::{DialError, DialPhase, Protocol, Timing, dial};
+use crate::egress::silence::Verdict;
+use crate::egress::{http1 as one, http2 as many};
+use crate::message::Body;
+
+/// Connections to one endpoint that one worker will open; more than this is not load but a fault.
+pub(super) const MOST_CONNECTIONS: usize = 100;
+/// How long a failed endpoint waits before the next dial in the background, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The reason of an endpoint that is out because it says nothing.
+const SILENT: &str = "NoAnswer";
+
+pub(super) type Dialling = Shared<LocalBoxFuture<'static, Result<Timing, DialError>>>;
+
+/// What a dial is for.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    /// Someone waits for it.
+    Now,
+    /// So that nobody will have to wait.
+    Ahead,
+}
+
+pub(super) enum Opened {
+    Http1(http1::SendRequest<Body>, Timing),
+    Http2(Timing),
+}
+
+impl Endpoint {
+    /// The dial that is under way, or a new one. It goes on when nobody waits for it any more.
+    pub(super) fn dialling(self: &Rc<Self>) -> Dialling {
+        if let Some(dialling) = &*self.dialling.borrow() {
+            return dialling.clone();
+        }
+        self.dial_in_background(Purpose::Now)
+    }
+
+    pub(super) fn dial_in_background(self: &Rc<Self>, purpose: Purpose) -> Dialling {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let endpoint = self.clone();
+        tokio::task::spawn_local(async move {
+            let opened = match endpoint.open(purpose).await {
+                Ok(Opened::Http1(connection, timing)) => {
+                    endpoint.give_back(connection);
+                    Ok(timing)
+                }
+                Ok(Opened::Http2(timing)) => Ok(timing),
+                Err(error) => Err(error),
+            };
+            endpoint.dialling.borrow_mut().take();
+            let _ = sender.send(opened);
+        });
+        let dialling = receiver
+            .map(|received| {
+                received.unwrap_or_else(|_| {
+                    let cause = "the worker is ending".to_owned();
+                    Err(DialError { phase: DialPhase::Connect, reason: "ShuttingDown", cause })
+                })
+            })
+            .boxed_local()
+            .shared();
+        *self.dialling.borrow_mut() = Some(dialling.clone());
+        dialling
+    }
+
+    pub(super) async fn open(self: &Rc<Self>, purpose: Purpose) -> Result<Opened, DialError> {
+        let most = self.most;
+        if self.multiplexed.borrow().len() >= most.min(MOST_CONNECTIONS) || self.open.has(most) {
+            let cause = format!("{}: no more connections than there are may be opened", self.upstream.destination);
+            return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
+        }
+        let opened = async {
+            let started = Instant::now();
+            let dialled = dial(&self.resolver, &self.upstream, false).await?;
+            let timing = dialled.timing;
+            let protocol = dialled.protocol;
+            self.protocol.set(Some(protocol));
+            Ok(match protocol {
+                Protocol::Http1 => Opened::Http1(one::greet(dialled, &self.open).await?, timing),
+                Protocol::Http2 => {
+                    let rest = self.upstream.connect_timeout.saturating_sub(started.elapsed());
+                    let greeting = tokio::time::timeout(rest, many::greet(dialled.stream));
+                    let connection = greeting.await.unwrap_or_else(|_| {
+                        let cause = format!("{}: no SETTINGS in time", self.upstream.destination);
+                        Err(DialError { phase: DialPhase::Http, reason: "ConnectTimeout", cause })
+                    })?;
+                    self.multiplexed.borrow_mut().push(Rc::new(connection));
+                    Opened::Http2(timing)
+                }
+            })
+        };
+        let opened = opened.await;
+        match &opened {
+            Ok(_) => {
+                *self.failure.borrow_mut() = None;
+                self.open.hear();
+            }
+            // Nobody waits for it, and what is open may go on: a backend may simply have enough connections.
+            Err(_) if matches!(purpose, Purpose::Ahead) && !self.is_full() => self.ahead.set(Instant::now() + RETRY.1),
+            Err(error) => self.eject(error),
+        }
+        opened
+    }
+
+    /// Whether no open connection takes a further request.
+    fn is_full(&self) -> bool {
+        self.multiplexed.borrow().iter().all(|connection| connection.free() == 0)
+    }
+
+    /// Takes the endpoint out until a dial in the background succeeds.
+    pub(super) fn eject(self: &Rc<Self>, error: &DialError) {
+        let before = self.failure.replace(Some(error.clone()));
+        if before.is_some() {
+            return;
+        }
+        self.idle.clear();
+        let endpoint = Rc::downgrade(self);
+        tokio::task::spawn_local(async move {
+            let mut delay = RETRY.0;
+            loop {
+                tokio::time::sleep(delay.mul_f64(0.75 + fastrand::f64() / 2.0)).await;
+                let Some(endpoint) = endpoint.upgrade() else { return };
+                if endpoint.is_usable() || endpoint.dialling().await.is_ok() {
+                    return;
+                }
+                delay = (delay * 2).min(RETRY.1);
+            }
+        });
+    }
+
+    /// Another thread found that the endpoint does not answer: it is taken out until a dial in the background succeeds,
+    /// so that whoever comes next need not find out by waiting.
+    pub fn suspect(self: &Rc<Self>) {
+        if self.is_usable() {
+            self.eject(&self.silent());
+        }
+    }
+
+    /// Whether it is out because it says nothing.
+    pub fn is_silent(&self) -> bool {
+        self.failure.borrow().as_ref().is_some_and(|failure| failure.reason == SILENT)
+    }
+
+    fn silent(&self) -> DialError {
+        let cause = format!("{}: connected, and does not say that it lives", self.upstream.destination);
+        DialError { phase: DialPhase::Http, reason: SILENT, cause }
+    }
+
+    pub(in crate::egress) fn sweep(self: &Rc<Self>, now: Instant) {
+        self.idle.sweep(now);
+        let before = self.multiplexed.borrow().iter().any(|connection| connection.is_usable());
+        self.multiplexed.borrow_mut().retain(|connection| {
+            connection.listen(now);
+            connection.is_worth_keeping(now)
+        });
+        let (doubted, speaks) = {
+            let multiplexed = self.multiplexed.borrow();
+            let usable = multiplexed.iter().any(|connection| connection.is_usable());
+            (!usable && multiplexed.iter().any(|connection| connection.is_doubted()), usable)
+        };
+        if before && doubted && self.is_usable() {
+            self.eject(&self.silent());
+        } else if speaks && self.is_silent() {
+            *self.failure.borrow_mut() = None;
+        }
+        // Over HTTP/1.1 there is no ping: whether a silent backend still lives is asked by opening a connection.
+        match self.open.judge(now) {
+            Verdict::Fine | Verdict::Doubt => {}
+            Verdict::Ask => drop(self.dialling()),
+            Verdict::End if self.is_usable() => {}
+            Verdict::End => self.open.cut(),
+        }
+    }
+}
