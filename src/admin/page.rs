@@ -153,7 +153,7 @@ impl Page {
         if report.apiservices.iter().all(|service| service.endpoints.is_empty()) {
             return;
         }
-        self.table("Endpoints", &["APIService", "Address", "State", "Connections"]);
+        self.table("Endpoints", &["APIService", "Address", "State", "Connections", "In flight", "Latency"]);
         for service in &report.apiservices {
             for endpoint in &service.endpoints {
                 self.raw("<tr>");
@@ -161,6 +161,8 @@ impl Page {
                 self.cell("", &endpoint.address);
                 self.cell(if endpoint.state == "ready" { "good" } else { "bad" }, &endpoint.state);
                 self.cell("n", endpoint.connections);
+                self.cell("n", endpoint.inflight);
+                self.cell("n", endpoint.latency());
                 self.raw("</tr>");
             }
         }
@@ -268,7 +270,11 @@ mod tests {
                 reason: hostile.clone(),
                 message: hostile.clone(),
                 since: hostile.clone(),
-                endpoints: vec![EndpointReport { address: hostile.clone(), state: hostile.clone(), connections: 1 }],
+                endpoints: vec![EndpointReport {
+                    address: hostile.clone(),
+                    state: hostile.clone(),
+                    ..Default::default()
+                }],
                 ..Default::default()
             }],
             certificates: vec![Certificate {

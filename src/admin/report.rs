@@ -57,6 +57,8 @@ pub struct ApiServiceReport {
     pub since: String,
     /// Where its requests may go.
     pub endpoints: Vec<EndpointReport>,
+    /// `closed`, `half-open` or `open`; empty for one without a backend.
+    pub circuit: String,
     /// Requests that run now and are not long-running.
     pub inflight: u64,
     /// Watches that are open now.
@@ -73,6 +75,11 @@ pub struct EndpointReport {
     pub state: String,
     /// Connections that stand now.
     pub connections: u64,
+    /// Requests under way, watches among them.
+    pub inflight: u64,
+    /// From a request to the head of its answer, in microseconds, on average of the last seconds; null when there was
+    /// none.
+    pub latency_micros: Option<u64>,
 }
 
 /// One certificate that we present or trust.
@@ -114,9 +121,11 @@ impl StatusReport {
 }
 
 impl ApiServiceReport {
-    /// The column AVAILABLE as `kubectl get apiservices` prints it: `True`, `False (Reason)`, `Unknown`.
+    /// The column AVAILABLE as `kubectl get apiservices` prints it: `True`, `False (Reason)`, `Unknown`; and whether
+    /// the circuit is not closed, which is no part of the condition.
     pub fn availability(&self) -> String {
         match self.available {
+            Some(true) if !matches!(&*self.circuit, "" | "closed") => format!("True (circuit {})", self.circuit),
             Some(true) => "True".to_owned(),
             Some(false) if self.reason.is_empty() => "False".to_owned(),
             Some(false) => format!("False ({})", self.reason),
@@ -128,6 +137,18 @@ impl ApiServiceReport {
     pub fn ready_endpoints(&self) -> String {
         let ready = self.endpoints.iter().filter(|endpoint| endpoint.state == "ready").count();
         format!("{ready}/{}", self.endpoints.len())
+    }
+}
+
+impl EndpointReport {
+    /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
+    pub fn latency(&self) -> String {
+        match self.latency_micros.map(|micros| micros as f64 / 1000.0) {
+            None => String::new(),
+            Some(millis) if millis < 10.0 => format!("{millis:.1}ms"),
+            Some(millis) if millis < 1000.0 => format!("{millis:.0}ms"),
+            Some(millis) => format!("{:.1}s", millis / 1000.0),
+        }
     }
 }
 

@@ -3,19 +3,43 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::circuit::{Circuit, Fate, Held};
 use super::condition::{Condition, ConditionStatus};
+use super::standing::Standing;
+use crate::egress::Destination;
+use crate::observe::metrics;
 
 /// The availability of one APIService: for ever the same one for the same name, whatever else about the
 /// APIService changes.
 pub struct Availability {
+    /// Whether there is anything to look up: of a backend that is well there is not, and nobody locks.
+    remarkable: AtomicBool,
     refused: AtomicBool,
     condition: ArcSwap<Condition>,
+    /// And why the last request that was lost got no answer.
+    circuit: Mutex<(Circuit, &'static str)>,
+    standings: Mutex<Vec<(Destination, Arc<Standing>)>>,
+}
+
+/// Why a request is not sent.
+pub enum Obstacle {
+    /// It is known that the backend does not answer.
+    Unavailable(Arc<Condition>),
+    /// Its requests got no answer of late.
+    Open {
+        /// Why the last of them did not.
+        reason: &'static str,
+        /// When the next is tried.
+        after: Duration,
+    },
+    /// It is just coming back.
+    Recovering,
 }
 
 /// All of them, by name. Cheap to clone.
@@ -32,6 +56,82 @@ impl Availability {
     /// Whether requests may be sent: unless it is known that the backend does not answer.
     pub fn is_available(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Lets a request through, of which so many are `running`, or says why not. Tell what became of it.
+    ///
+    /// # Errors
+    /// The [`Obstacle`].
+    pub fn pass(&self, running: impl FnOnce() -> usize) -> Result<(), Obstacle> {
+        if !self.remarkable.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if !self.is_available() {
+            return Err(Obstacle::Unavailable(self.condition()));
+        }
+        self.with(|circuit, reason| match circuit.pass(running(), Instant::now()) {
+            Ok(()) => Ok(()),
+            Err(Held::Open(after)) => Err(Obstacle::Open { reason, after }),
+            Err(Held::Recovering) => Err(Obstacle::Recovering),
+        })
+    }
+
+    /// A request got an answer.
+    pub fn answered(&self) {
+        if self.remarkable.load(Ordering::Relaxed) {
+            self.with(|circuit, _| circuit.hear(Fate::Answered, Instant::now()));
+        }
+    }
+
+    /// A request got none, for this `reason`.
+    pub fn failed(&self, fate: Fate, reason: &'static str) {
+        self.with(|circuit, last| {
+            *last = reason;
+            circuit.hear(fate, Instant::now());
+        });
+    }
+
+    /// The state of its circuit.
+    pub fn circuit(&self) -> metrics::Circuit {
+        self.circuit.lock().0.state(Instant::now())
+    }
+
+    /// How each of `endpoints` stands, in this order. What is known of others is forgotten: they are gone.
+    pub fn standings(&self, endpoints: &[Destination]) -> Vec<Arc<Standing>> {
+        let mut known = self.standings.lock();
+        let among_others = !known.is_empty();
+        let standing = |endpoint: &Destination| {
+            let found = known.iter().find(|(at, _)| at == endpoint).map(|(_, standing)| standing.clone());
+            found.unwrap_or_else(|| Arc::new(Standing::new(among_others, Instant::now())))
+        };
+        let now: Vec<Arc<Standing>> = endpoints.iter().map(standing).collect();
+        *known = endpoints.iter().cloned().zip(now.iter().cloned()).collect();
+        now
+    }
+
+    /// Hears of a question of our own to `endpoint`.
+    pub(super) fn probed(&self, endpoint: &Destination, answered: bool) {
+        let (standing, others) = {
+            let known = self.standings.lock();
+            let found = known.iter().find(|(at, _)| at == endpoint).map(|(_, standing)| standing.clone());
+            (found, known.iter().any(|(at, standing)| at != endpoint && !standing.is_out()))
+        };
+        match standing {
+            Some(standing) if answered => standing.vouched_for(),
+            Some(standing) => drop(standing.failed(|| others)),
+            None => {}
+        }
+        if answered && self.remarkable.load(Ordering::Relaxed) {
+            self.with(|circuit, _| circuit.vouched_for(Instant::now()));
+        }
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Circuit, &mut &'static str) -> T) -> T {
+        let mut circuit = self.circuit.lock();
+        let (circuit, reason) = &mut *circuit;
+        let result = change(circuit, reason);
+        self.remarkable.store(!circuit.is_plain() || !self.is_available(), Ordering::Relaxed);
+        result
     }
 
     /// What is known now, to keep.
@@ -54,7 +154,13 @@ impl Board {
             return known.clone();
         }
         let condition = ArcSwap::from_pointee(Condition::unknown(SystemTime::now()));
-        let fresh = Arc::new(Availability { refused: AtomicBool::new(false), condition });
+        let fresh = Arc::new(Availability {
+            remarkable: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            condition,
+            circuit: Mutex::new((Circuit::default(), "")),
+            standings: Mutex::default(),
+        });
         by_name.insert(name.to_owned(), fresh.clone());
         fresh
     }
@@ -68,7 +174,13 @@ impl Board {
     pub(super) fn put(&self, name: &str, condition: &Condition) {
         let availability = self.of(name);
         availability.condition.store(Arc::new(condition.clone()));
-        availability.refused.store(condition.status == ConditionStatus::False, Ordering::Relaxed);
+        let refused = condition.status == ConditionStatus::False;
+        let before = availability.refused.swap(refused, Ordering::Relaxed);
+        availability.with(|circuit, _| {
+            if before && !refused {
+                circuit.recover(Instant::now());
+            }
+        });
         self.0.changes.send_modify(|version| *version += 1);
     }
 
@@ -82,6 +194,40 @@ impl Board {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn passes(availability: &Availability) -> bool {
+        availability.pass(|| 0).is_ok()
+    }
+
+    #[test]
+    fn a_backend_that_is_back_gets_no_more_than_it_answers() {
+        let board = Board::default();
+        let one = board.of("v1.a.io");
+        assert!(one.pass(|| unreachable!("of a backend that is well nothing is counted")).is_ok());
+        let condition = |status| Condition { status, ..Condition::unknown(SystemTime::now()) };
+        board.put("v1.a.io", &condition(ConditionStatus::False));
+        assert!(matches!(one.pass(|| 0), Err(Obstacle::Unavailable(_))));
+        board.put("v1.a.io", &condition(ConditionStatus::True));
+        assert!(passes(&one) && matches!(one.pass(|| 1000), Err(Obstacle::Recovering)));
+        (0..1000).for_each(|_| one.answered());
+        assert!(one.pass(|| 1000).is_ok());
+        assert_eq!(one.circuit(), metrics::Circuit::Closed);
+    }
+
+    #[test]
+    fn an_endpoint_keeps_its_standing_as_long_as_it_is_there() {
+        let at = |port| Destination { host: crate::egress::Host::Name("a".to_owned()), port };
+        let board = Board::default();
+        let one = board.of("v1.a.io");
+        let first = one.standings(&[at(1), at(2)]);
+        assert!(first.iter().all(|standing| standing.is_plain()), "the first know no others");
+        let second = one.standings(&[at(2), at(3)]);
+        assert!(Arc::ptr_eq(&first[1], &second[0]) && !second[1].is_plain());
+        (0..10).for_each(|_| one.probed(&at(2), false));
+        assert!(second[0].is_out());
+        (0..10).for_each(|_| one.probed(&at(3), false));
+        assert!(!second[1].is_out(), "never all");
+    }
 
     #[test]
     fn unknown_is_let_through_and_false_is_not() {

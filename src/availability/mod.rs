@@ -3,15 +3,21 @@
 //! [`run`] probes every APIService on its own, so that a slow one delays no other. What it finds stands on
 //! the [`Board`], where a request reads it without waiting. Until its first probe has ended an APIService is
 //! `Unknown`, and its requests are let through: a gateway that has just started must not refuse what works.
+//!
+//! What becomes of requests is judged beside it: of each endpoint its [`Standing`], of the whole its circuit.
 
 mod board;
+mod circuit;
 mod condition;
 mod judge;
 // The APIServices as an API, read-only.
 pub mod report;
 mod schedule;
+mod standing;
 
-pub use board::{Availability, Board};
+pub use board::{Availability, Board, Obstacle};
+pub use circuit::Fate;
 pub use condition::{Condition, ConditionStatus};
 pub use judge::{Finding, Judge};
 pub use schedule::{Probe, ProbeFailure, Witness, run};
+pub use standing::{Share, Standing};

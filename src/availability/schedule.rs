@@ -231,7 +231,9 @@ async fn ask<W: Witness>(
     let mut turn = fastrand::usize(..);
     let mut pause = SOON.min(interval);
     loop {
-        let finding = match one_probe(&api_service, &resolved, turn, probe).await {
+        let availability = judges.board.of(&api_service.name);
+        let heard = |endpoint: &Destination, answered| availability.probed(endpoint, answered);
+        let finding = match one_probe(&api_service, &resolved, turn, probe, heard).await {
             Ok(()) => Finding::Answered,
             Err(ProbeFailure { message, detail }) => Finding::Failed { message, detail },
         };
@@ -245,12 +247,13 @@ async fn ask<W: Witness>(
     }
 }
 
-/// Asks endpoints one after the other, another one first each time, until one answers.
+/// Asks endpoints one after the other, another one first each time, until one answers; says how each did.
 async fn one_probe(
     api_service: &ApiService,
     resolved: &Resolved,
     turn: usize,
     probe: &impl Probe,
+    heard: impl Fn(&Destination, bool),
 ) -> Result<(), ProbeFailure> {
     let (first, others) = resolved.endpoints.split_at(resolved.preferred.min(resolved.endpoints.len()));
     let start = if first.is_empty() { 0 } else { turn % first.len() };
@@ -262,7 +265,9 @@ async fn one_probe(
             break;
         }
         let asked = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
-        match asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint))) {
+        let asked = asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint)));
+        heard(endpoint, asked.is_ok());
+        match asked {
             Ok(()) => return Ok(()),
             Err(one) => failure = Some(one),
         }

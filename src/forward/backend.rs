@@ -1,9 +1,16 @@
-//! One APIService's backend as one worker sees it: its endpoints, and which comes next.
+//! One APIService's backend as one worker sees it: its endpoints, and how they serve.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::egress::{BackendTls, Endpoint, Pool, Upstream};
+use http::StatusCode;
+
+use super::budget::Budget;
+use super::exchange::Failure;
+use crate::availability::{Availability, Fate, Standing};
+use crate::egress::{BackendTls, Destination, Endpoint, Pool, Upstream};
 use crate::observe::metrics::{self, WorkerMetrics};
 use crate::process::Problem;
 use crate::registry::ApiService;
@@ -18,11 +25,18 @@ pub struct Backend {
     preferred: usize,
     prefix: String,
     counts: Rc<metrics::Service>,
+    availability: Arc<Availability>,
+    budget: Budget,
 }
 
 pub(super) struct Member {
     pub(super) endpoint: Rc<Endpoint>,
     pub(super) counts: Rc<metrics::Endpoint>,
+    /// How it stands with all workers.
+    pub(super) standing: Arc<Standing>,
+    /// How often it was silent, as far as this worker knows, and whether this worker has said that it is.
+    silences: Cell<u32>,
+    silent: Cell<bool>,
 }
 
 impl Backend {
@@ -40,15 +54,20 @@ impl Backend {
         let (api_service, resolved) = (&target.route().api_service, target.resolved());
         let tls = Arc::new(backend_tls(api_service, &resolved.server_name, ours)?);
         let connect_timeout = api_service.settings.connect_timeout;
-        let member = |destination: &crate::egress::Destination| Member {
+        let member = |(destination, standing): (&Destination, &Arc<Standing>)| Member {
             endpoint: pool.endpoint(&Upstream { destination: destination.clone(), tls: tls.clone(), connect_timeout }),
             counts: metrics.endpoint(&api_service.name, &destination.to_string()),
+            standing: standing.clone(),
+            silences: Cell::new(standing.silences()),
+            silent: Cell::new(false),
         };
         Ok(Backend {
-            members: resolved.endpoints.iter().map(member).collect(),
+            members: resolved.endpoints.iter().zip(&target.route().standings).map(member).collect(),
             preferred: resolved.preferred,
             prefix: resolved.prefix.clone(),
             counts: metrics.service(&api_service.name),
+            availability: target.route().availability.clone(),
+            budget: Budget::new(Instant::now()),
             api_service: api_service.clone(),
         })
     }
@@ -63,37 +82,87 @@ impl Backend {
         &self.counts
     }
 
-    /// Its endpoints, the preferred ones first.
-    pub fn endpoints(&self) -> impl Iterator<Item = (&Rc<Endpoint>, &Rc<metrics::Endpoint>)> {
-        self.members.iter().map(|member| (&member.endpoint, &member.counts))
+    /// Its endpoints, the preferred ones first, and whether each is out.
+    pub fn endpoints(&self) -> impl Iterator<Item = (&Rc<Endpoint>, &Rc<metrics::Endpoint>, bool)> {
+        self.members.iter().map(|member| (&member.endpoint, &member.counts, member.is_out()))
     }
 
     pub(super) fn member(&self, index: usize) -> &Member {
         &self.members[index]
     }
 
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// How many of them are to be balanced; the rest are for when these fail.
+    pub(super) fn preferred(&self) -> usize {
+        self.preferred.min(self.members.len())
+    }
+
+    /// How often requests may be sent once more.
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// A request was answered by a member, with this status.
+    pub(super) fn answered(&self, index: usize, status: StatusCode) {
+        self.availability.answered();
+        // Other errors may be what the client asked for.
+        if matches!(status.as_u16(), 500 | 502..=504) {
+            self.fault(index, "ServerError", false);
+        } else {
+            self.members[index].standing.answered();
+        }
+    }
+
+    /// A request that was sent to a member got nothing back that is an answer.
+    pub(super) fn broke(&self, index: usize) {
+        self.fault(index, "NoAnswer", true);
+    }
+
+    /// A request was not answered by anybody.
+    pub(super) fn failed(&self, failure: &Failure) {
+        match failure {
+            Failure::NoEndpoint => self.availability.failed(Fate::Unreachable, "NoEndpoints"),
+            Failure::Unreachable(error) if self.members.iter().all(|member| !member.endpoint.is_usable()) => {
+                self.availability.failed(Fate::Unreachable, error.reason);
+            }
+            Failure::Unreachable(_) => {}
+            Failure::Nonsense(_) => self.availability.failed(Fate::Lost, "InvalidAnswer"),
+            Failure::Broken(_) => self.availability.failed(Fate::Lost, "ConnectionBroken"),
+        }
+    }
+
+    /// Takes a member out that fails again and again. Who gives no answer may go as long as another is left; when more
+    /// than half answer with errors it is hardly their own fault, and nothing is won by crowding the rest.
+    fn fault(&self, index: usize, why: &'static str, surely: bool) {
+        let member = &self.members[index];
+        let may_go = || {
+            let out = self.members.iter().filter(|other| other.is_out()).count();
+            let most = if surely { self.members.len() - 1 } else { self.members.len() / 2 };
+            out < most
+        };
+        if member.standing.failed(may_go) {
+            let (service, endpoint) = (&self.api_service.name, member.counts.address());
+            tracing::warn!(apiservice = %service, endpoint, why, "an endpoint fails again and again; it is left for a while");
+        }
+    }
+
+    /// What one worker found out about an endpoint, the others need not find out by waiting. Call it every second.
+    pub fn share_silence(&self) {
+        for member in &self.members {
+            let silent = member.endpoint.is_silent();
+            if silent && !member.silent.replace(silent) {
+                member.silences.set(member.standing.silent());
+            }
+            member.silent.set(silent);
+        }
+    }
+
     /// What stands before every path; empty for all but URL backends.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
-    }
-
-    /// The endpoint that should take the next request: the one with the fewest, among those that answer
-    /// and did not just fail this request; the other address family only if none of the first is left.
-    /// One in `doubtful` only if there is no other.
-    pub(super) fn pick(&self, failed: &[usize], doubtful: &[usize]) -> Option<(usize, &Rc<Endpoint>)> {
-        if doubtful.is_empty() || self.members.len() == 1 {
-            return self.pick_from(failed);
-        }
-        let not: Vec<usize> = failed.iter().chain(doubtful).copied().collect();
-        self.pick_from(&not).or_else(|| self.pick_from(failed))
-    }
-
-    fn pick_from(&self, failed: &[usize]) -> Option<(usize, &Rc<Endpoint>)> {
-        if let [only] = &*self.members {
-            return (failed.is_empty() && only.endpoint.is_usable()).then_some((0, &only.endpoint));
-        }
-        let (first, second) = self.members.split_at(self.preferred.min(self.members.len()));
-        least(first, 0, failed).or_else(|| least(second, first.len(), failed))
     }
 
     /// Why no endpoint is usable: what the first of them said last.
@@ -102,14 +171,21 @@ impl Backend {
     }
 }
 
-fn least<'m>(members: &'m [Member], offset: usize, failed: &[usize]) -> Option<(usize, &'m Rc<Endpoint>)> {
-    // Starting anywhere keeps equals from always falling on the first.
-    let start = if members.len() > 1 { fastrand::usize(..members.len()) } else { 0 };
-    (0..members.len())
-        .map(|step| (start + step) % members.len())
-        .filter(|at| !failed.contains(&(at + offset)) && members[*at].endpoint.is_usable())
-        .min_by_key(|at| members[*at].endpoint.pending())
-        .map(|at| (at + offset, &members[at].endpoint))
+impl Member {
+    /// Whether requests can be sent there, as far as is known.
+    pub(super) fn is_usable(&self) -> bool {
+        let silences = self.standing.silences();
+        if silences != self.silences.get() {
+            self.silences.set(silences);
+            self.endpoint.suspect();
+        }
+        self.endpoint.is_usable()
+    }
+
+    /// Whether nothing new goes there now.
+    fn is_out(&self) -> bool {
+        !self.endpoint.is_usable() || self.standing.is_out()
+    }
 }
 
 /// Whom we expect behind `api_service`, and who we say we are there.

@@ -1,12 +1,14 @@
 //! One request, tried on one endpoint after another until an answer's head comes or nothing is left.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use http::{HeaderMap, Method, Request, Uri};
 
+use super::backend::Backend;
 use super::signature::Origin;
 use super::upload::Source;
-use crate::egress::{DialError, DialPhase, Endpoint, SendError, Sent};
+use crate::egress::{DialError, DialPhase, SendError, Sent};
 use crate::message::Body;
 use crate::observe::metrics::Retry;
 
@@ -40,30 +42,39 @@ pub(super) enum Again {
     Always,
 }
 
-/// Sends `request`, whose body is that of `source` and which `copy` can make once more, to the endpoint that
-/// `pick` chooses and, as far as `again` allows, to another; says which it was.
-///
-/// `pick` gets the endpoints that failed so far, and those that had better not be asked again.
+/// Sends `request`, whose body is that of `source` and which `copy` can make once more, to an endpoint of `backend`
+/// and, as far as `again` and the budget allow, to another; says which it was.
 ///
 /// # Errors
 /// The last [`Failure`].
-pub(super) async fn exchange<'e>(
+pub(super) async fn exchange(
     request: Box<Request<Body>>,
     copy: Option<Copy<'_>>,
     source: Option<&Rc<Source>>,
     again: Again,
-    pick: impl Fn(&[usize], &[usize]) -> Option<(usize, &'e Rc<Endpoint>)>,
+    backend: &Backend,
     mut retried: impl FnMut(Retry),
 ) -> Result<(usize, Sent), Failure> {
+    backend.budget().put_in();
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
-    let repeat = || copy.as_ref().and_then(|copy| copy.again(source));
+    // What was sent is sent again within the budget; what never left costs nobody anything.
+    let repeat = |wanted: bool| {
+        let copy = copy.as_ref().filter(|_| wanted && backend.budget().take(Instant::now()));
+        copy.and_then(|copy| copy.again(source))
+    };
+    // One whose body the client broke off says nothing about who was to read it.
+    let broke = |index| {
+        if source.is_none_or(|source| source.fault().is_none()) {
+            backend.broke(index);
+        }
+    };
     let mut next = Some(request);
     let mut why = None;
     let (mut attempts, mut stale) = (0, 0);
     while attempts < ATTEMPTS && stale < STALE {
         let Some(request) = next.take() else { break };
-        let Some((index, endpoint)) = pick(&failed, &doubtful) else { break };
+        let Some((index, endpoint)) = backend.pick(&failed, &doubtful, again == Again::Always) else { break };
         if let Some(why) = why.take() {
             retried(why);
         }
@@ -93,21 +104,23 @@ pub(super) async fn exchange<'e>(
             }
             Err(SendError::Refused(error)) => {
                 attempts += 1;
-                next = repeat();
+                next = repeat(true);
                 why = Some(Retry::RefusedStream);
                 doubtful.push(index);
                 last = Failure::Unreachable(error);
             }
             Err(SendError::Nonsense(error)) => {
                 attempts += 1;
-                next = repeat().filter(|_| again == Again::Always);
+                broke(index);
+                next = repeat(again == Again::Always);
                 why = Some(Retry::BrokenConnection);
                 doubtful.push(index);
                 last = Failure::Nonsense(describe(&*error));
             }
             Err(SendError::Broken(error)) => {
                 attempts += 1;
-                next = repeat().filter(|_| again == Again::Always);
+                broke(index);
+                next = repeat(again == Again::Always);
                 why = Some(Retry::BrokenConnection);
                 doubtful.push(index);
                 last = Failure::Broken(describe(&*error));

@@ -1,6 +1,8 @@
 //! Relaying a request: rewrite, identity headers, stream, upgrade, retry, failure.
 
 mod backend;
+mod budget;
+mod choice;
 mod exchange;
 mod failure;
 mod identity;

@@ -92,9 +92,8 @@ pub async fn send(
             Ok(prepared) => prepared,
             Err(refusal) => return Err((refusal, record)),
         };
-    let pick = |failed: &[usize], doubtful: &[usize]| backend.pick(failed, doubtful);
     let tried = {
-        let exchange = pin!(exchange(request, copy, source.as_ref(), again, pick, |reason| record.retried(reason)));
+        let exchange = pin!(exchange(request, copy, source.as_ref(), again, backend, |reason| record.retried(reason)));
         within(timeout.map(|timeout| began + timeout), exchange).await
     };
     let fault = source.and_then(|source| source.fault());
@@ -104,6 +103,7 @@ pub async fn send(
             return Err((at_fault(fault, most.unwrap_or_default(), info), record));
         }
         Some(Err(failure)) => {
+            backend.failed(&failure);
             let failure = match failure {
                 // Nobody was asked: say what is known of why.
                 Failure::NoEndpoint => backend.failure().map_or(Failure::NoEndpoint, Failure::Unreachable),
@@ -116,6 +116,7 @@ pub async fn send(
     let opened = sent.timing.connect + sent.timing.handshake > Duration::ZERO;
     record.answered(opened.then_some(Opening { dial: sent.timing.connect, tls: sent.timing.handshake }));
     record.endpoint(&backend.member(index).counts);
+    backend.answered(index, sent.response.status());
     let (mut parts, from) = sent.response.into_parts();
     if parts.status.is_informational() || has_odd_framing(&parts.headers) {
         let what = format!("{} with Transfer-Encoding {:?}", parts.status, parts.headers.get(TRANSFER_ENCODING));

@@ -146,7 +146,7 @@ type Opened = (usize, hyper::client::conn::http1::SendRequest<Body>, Timing);
 async fn open(backend: &Backend) -> Result<Opened, Failure> {
     let mut failed = Vec::new();
     let mut last = backend.failure();
-    while let Some((index, endpoint)) = backend.pick(&failed, &[]) {
+    while let Some((index, endpoint)) = backend.pick(&failed, &[], false) {
         match endpoint.open_private().await {
             Ok((sender, timing)) => return Ok((index, sender, timing)),
             Err(error) => last = Some(error),

@@ -158,11 +158,17 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     if wide {
         let rows = report.apiservices.iter().flat_map(|service| {
             service.endpoints.iter().map(|endpoint| {
-                let connections = endpoint.connections.to_string();
-                vec![service.name.clone(), endpoint.address.clone(), endpoint.state.clone(), connections]
+                vec![
+                    service.name.clone(),
+                    endpoint.address.clone(),
+                    endpoint.state.clone(),
+                    endpoint.connections.to_string(),
+                    endpoint.inflight.to_string(),
+                    endpoint.latency(),
+                ]
             })
         });
-        table(&mut out, &["APISERVICE", "ENDPOINT", "STATE", "CONNECTIONS"], rows.collect());
+        table(&mut out, &["APISERVICE", "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
     }
     let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
     columns.extend(wide.then_some("NAMES"));
@@ -247,9 +253,20 @@ mod tests {
                     message: "all checks passed".into(),
                     since: "2026-11-19T23:01:00Z".into(),
                     endpoints: vec![
-                        EndpointReport { address: "10.0.0.1:443".into(), state: "ready".into(), connections: 3 },
-                        EndpointReport { address: "10.0.0.2:443".into(), state: "ejected".into(), connections: 0 },
+                        EndpointReport {
+                            address: "10.0.0.1:443".into(),
+                            state: "ready".into(),
+                            connections: 3,
+                            inflight: 41,
+                            latency_micros: Some(730),
+                        },
+                        EndpointReport {
+                            address: "10.0.0.2:443".into(),
+                            state: "ejected".into(),
+                            ..EndpointReport::default()
+                        },
                     ],
+                    circuit: "half-open".into(),
                     inflight: 2,
                     watches: 40,
                 },
@@ -291,7 +308,7 @@ Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
 users may what Webhook guard, RBAC rbac allows
 
 NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE
-v1.example.narthex.dev         default/greetings:443   True                       1/2         2          40        59m
+v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m
 v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints)   0/0         0          0         30s
 
 CERTIFICATE                SUBJECT      ENDS
@@ -313,7 +330,8 @@ Mistakes in files; what they said before is in use:
     fn wide_tables_show_endpoints_and_messages_and_no_escape_sequence() {
         let text = tables(&report(), now(), true);
         assert!(text.contains("no endpoints\u{fffd}[2J\n") && !text.contains('\u{1b}'), "{text}");
-        assert!(text.contains("v1.example.narthex.dev   10.0.0.2:443   ejected   0\n"), "{text}");
+        assert!(text.contains("10.0.0.1:443   ready     3             41         0.7ms\n"), "{text}");
+        assert!(text.contains("10.0.0.2:443   ejected   0             0"), "{text}");
         assert!(text.contains("in 30d   localhost,127.0.0.1\n"), "{text}");
     }
 

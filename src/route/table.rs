@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::availability::{Availability, Board, Condition};
+use crate::availability::{Availability, Board, Obstacle, Standing};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Turned;
@@ -21,6 +21,8 @@ pub struct Route {
     pub resolved: Result<Resolved, Unavailable>,
     /// Whether it answers.
     pub availability: Arc<Availability>,
+    /// How its endpoints stand, in the order of [`Resolved::endpoints`].
+    pub standings: Vec<Arc<Standing>>,
     /// How many of its requests are under way.
     pub inflight: Inflight,
 }
@@ -131,6 +133,7 @@ impl Route {
             Some(route) if Arc::ptr_eq(&route.api_service, api_service) && route.resolved == resolved => route.clone(),
             _ => Arc::new(Route {
                 api_service: api_service.clone(),
+                standings: standings(&resolved, &board.of(&api_service.name)),
                 resolved,
                 availability: board.of(&api_service.name),
                 inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
@@ -142,12 +145,34 @@ impl Route {
     pub fn target(self: &Arc<Self>) -> Result<Target, Refusal> {
         match &self.resolved {
             Err(unavailable) => Err(self.unavailable(unavailable.reason, &unavailable.message, "")),
-            Ok(_) if !self.availability.is_available() => {
-                let condition: Arc<Condition> = self.availability.condition();
-                Err(self.unavailable(&condition.reason, &condition.message, &condition.detail))
-            }
-            Ok(_) => Ok(Target { route: self.clone() }),
+            Ok(_) => match self.availability.pass(|| self.inflight.count()) {
+                Ok(()) => Ok(Target { route: self.clone() }),
+                Err(obstacle) => Err(self.held(&obstacle)),
+            },
         }
+    }
+
+    fn held(&self, obstacle: &Obstacle) -> Refusal {
+        let name = &self.api_service.name;
+        let (cause, message, after) = match obstacle {
+            Obstacle::Unavailable(condition) => {
+                return self.unavailable(&condition.reason, &condition.message, &condition.detail);
+            }
+            Obstacle::Open { reason, after } => {
+                let after = u32::try_from(after.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
+                ("CircuitOpen", format!("its requests got no answer of late: {reason}"), after)
+            }
+            Obstacle::Recovering => {
+                ("Recovering", "it has just come back, and takes more little by little".to_owned(), 1)
+            }
+        };
+        let text =
+            format!("the server is currently unable to handle the request (aggregated API {name}: {cause}: {message})");
+        let status = Status::service_unavailable(text)
+            .about("apiregistration.k8s.io", "apiservices", name)
+            .with_cause(cause, &*message)
+            .with_retry_after(after);
+        Refusal::new(Blame::Backend, status).because(message)
     }
 
     /// A place among the requests of this APIService that are under way, for the user with `hand`. Watches and
@@ -181,6 +206,10 @@ impl Route {
             .with_retry_after(RETRY_AFTER);
         Refusal::new(Blame::Backend, status).because(if detail.is_empty() { message } else { detail })
     }
+}
+
+fn standings(resolved: &Result<Resolved, Unavailable>, availability: &Availability) -> Vec<Arc<Standing>> {
+    resolved.as_ref().map(|resolved| availability.standings(&resolved.endpoints)).unwrap_or_default()
 }
 
 impl Target {

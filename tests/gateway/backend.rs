@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::server::TlsStream;
@@ -95,11 +96,26 @@ impl Backend {
     where
         F: Future<Output = Answer> + Send + 'static,
     {
+        let pair = settings.pair.clone().unwrap_or_else(|| world.backend_pair(&settings.names));
+        Backend::start_as(world.request_header.certificate(), &pair, settings, handler).await
+    }
+
+    /// As [`Backend::start`], where there is no world: `pair` is its certificate, `front_proxies` the authority of
+    /// those whom it believes.
+    pub(crate) async fn start_as<F>(
+        front_proxies: &CertificateDer<'static>,
+        pair: &Pair,
+        settings: Settings,
+        handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
         let handler: Handler = Arc::new(move |request| Box::pin(handler(request)));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = seen.clone();
         let (streams, window, all) = (settings.streams, settings.window, settings.all);
-        Backend::raw_with(world, settings, seen, move |stream| {
+        Backend::listen(front_proxies, pair, settings, seen, move |stream| {
             let (handler, kept) = (handler.clone(), kept.clone());
             async move { serve(stream, handler, kept, streams, window, all).await }
         })
@@ -115,11 +131,13 @@ impl Backend {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Backend::raw_with(world, settings, Arc::default(), handler).await
+        let pair = settings.pair.clone().unwrap_or_else(|| world.backend_pair(&settings.names));
+        Backend::listen(world.request_header.certificate(), &pair, settings, Arc::default(), handler).await
     }
 
-    async fn raw_with<F>(
-        world: &World,
+    async fn listen<F>(
+        front_proxies: &CertificateDer<'static>,
+        pair: &Pair,
         settings: Settings,
         seen: Arc<Mutex<Vec<Seen>>>,
         handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
@@ -127,8 +145,7 @@ impl Backend {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let pair = settings.pair.clone().unwrap_or_else(|| world.backend_pair(&settings.names));
-        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(world, &pair, &settings.protocols)));
+        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(front_proxies, pair, &settings.protocols)));
         let listener = tokio::net::TcpListener::bind(settings.address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(Mutex::new(0));
@@ -238,22 +255,26 @@ async fn without_body(answer: Answer) -> Answer {
 
 /// What any extension API server says of itself; here of `things` in one version.
 fn discovery(path: &str) -> Option<Answer> {
+    if let Some(text) = resources(path) {
+        return Some(json(200, &text));
+    }
+    (path.starts_with("/apis") || path.starts_with("/openapi")).then(|| json(404, "{}"))
+}
+
+/// The resources of `/apis/GROUP/VERSION`.
+pub(crate) fn resources(path: &str) -> Option<String> {
     let mut words = path.trim_matches('/').split('/');
     match (words.next(), words.next(), words.next(), words.next()) {
-        (Some("apis"), Some(group), Some(version), None) => Some(json(
-            200,
-            &format!(
-                r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group}/{version}","resources":[{{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list","watch","create","update","patch","delete"]}}]}}"#
-            ),
+        (Some("apis"), Some(group), Some(version), None) => Some(format!(
+            r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group}/{version}","resources":[{{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list","watch","create","update","patch","delete"]}}]}}"#
         )),
-        (Some("apis" | "openapi"), ..) => Some(json(404, "{}")),
         _ => None,
     }
 }
 
-fn server_config(world: &World, pair: &Pair, protocols: &[&str]) -> rustls::ServerConfig {
+fn server_config(front_proxies: &CertificateDer<'static>, pair: &Pair, protocols: &[&str]) -> rustls::ServerConfig {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(world.request_header.certificate().clone()).unwrap();
+    roots.add(front_proxies.clone()).unwrap();
     let verifier =
         rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), narthex::tls::provider())
             .build()

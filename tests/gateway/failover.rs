@@ -73,8 +73,9 @@ async fn requests_go_where_the_fewest_are_under_way() {
         go.add_permits(30);
     };
     tokio::join!(all, release);
+    // The better of two, not the best of all: nearly even.
     for count in &counts {
-        assert_eq!(count.load(Ordering::SeqCst), 10, "{counts:?}");
+        assert!((6..=14).contains(&count.load(Ordering::SeqCst)), "{counts:?}");
     }
 }
 

@@ -151,10 +151,17 @@ async fn status_shows_what_runs_in_every_form() {
     assert_eq!((&report["phase"], &report["notReady"]), (&value!("serving"), &value!([])));
     assert_eq!(report["listen"], value!([format!("https://{}", gateway.address)]));
     let service = &report["apiservices"][0];
-    assert_eq!(service["name"], "v1.things.example.com");
+    assert_eq!((&service["name"], &service["circuit"]), (&value!("v1.things.example.com"), &value!("closed")));
     assert_eq!(
         service["endpoints"][0],
-        value!({"address": backend.address.to_string(), "state": "ready", "connections": 1})
+        value!({
+            "address": backend.address.to_string(),
+            "state": "ready",
+            "connections": 1,
+            "inflight": 1,
+            // The watch's answer is counted when it is over.
+            "latencyMicros": null,
+        })
     );
     let certificates = report["certificates"].as_array().unwrap();
     let named = certificates.iter().find(|one| one["file"].as_str().unwrap().ends_with("serving.crt")).unwrap();

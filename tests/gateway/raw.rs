@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::server::TlsStream;
 
-use crate::backend::{Backend, Settings};
+use crate::backend::{Backend, Settings, resources};
 use crate::world::World;
 
 /// Who the gateway's own questions come from.
@@ -36,7 +36,10 @@ impl Talk {
             if !talk.head.contains(OURSELVES) {
                 return Some(talk);
             }
-            talk.say("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}").await;
+            let path = talk.head.split(' ').nth(1).unwrap_or_default();
+            let text = resources(path).unwrap_or_else(|| "{}".to_owned());
+            let head = format!("content-type: application/json\r\ncontent-length: {}", text.len());
+            talk.say(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{text}")).await;
         }
     }
 

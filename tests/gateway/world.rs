@@ -36,6 +36,12 @@ impl Pair {
         let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).map(|c| c.unwrap()).collect();
         Pair(Arc::new((chain, PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap())))
     }
+
+    /// What [`World::keep`] wrote.
+    pub(crate) fn read(place: &str) -> Pair {
+        let chain = CertificateDer::pem_file_iter(format!("{place}.crt")).unwrap().map(|c| c.unwrap()).collect();
+        Pair(Arc::new((chain, PrivateKeyDer::from_pem_file(format!("{place}.key")).unwrap())))
+    }
 }
 
 impl World {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cell::{BACKEND_SECONDS, Histogram, Tally};
+use super::cell::{BACKEND_SECONDS, Histogram, Recent, Tally};
 use super::labels::{BackendPhase, ConnectionState, Protocol, Retry};
 
 /// One APIService as this thread counts it; its series end with the last handle of all threads.
@@ -70,6 +70,8 @@ impl Endpoint {
             address: address.to_owned(),
             phases: std::array::from_fn(|_| Histogram::new(&BACKEND_SECONDS)),
             connections: Default::default(),
+            under_way: Tally::default(),
+            recent: Recent::default(),
         });
         (Rc::new(Endpoint(series.clone(), PhantomData)), series)
     }
@@ -82,6 +84,13 @@ impl Endpoint {
     /// Counts how long `phase` of a request took.
     pub fn observe(&self, phase: BackendPhase, took: Duration) {
         self.0.phases[phase as usize].observe_duration(took);
+    }
+
+    /// How many requests are under way, and what they took of late; say it every second.
+    pub fn tell(&self, under_way: usize) {
+        self.0.under_way.set(under_way as u64);
+        let headers = &self.0.phases[BackendPhase::Headers as usize];
+        self.0.recent.tell(headers);
     }
 
     /// Counts a connection, from now until the guard is dropped.
@@ -129,6 +138,9 @@ pub(super) struct EndpointSeries {
     pub(super) phases: [Histogram; BackendPhase::ALL.len()],
     /// As [`Protocol::ALL`] and [`ConnectionState::ALL`].
     pub(super) connections: [[Tally; ConnectionState::ALL.len()]; Protocol::ALL.len()],
+    /// Requests, as of the last second.
+    pub(super) under_way: Tally,
+    pub(super) recent: Recent,
 }
 
 #[cfg(test)]

@@ -26,8 +26,37 @@ impl Tally {
         self.add(u64::MAX);
     }
 
+    pub(super) fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
     pub(super) fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+/// What a histogram counted in the last ten seconds or so: told every second, what was is worth a tenth less.
+#[derive(Default)]
+pub(super) struct Recent {
+    /// All it had counted when it was told last.
+    before: [Tally; 2],
+    /// How many values and what they come to, as the bits of a float.
+    now: [Tally; 2],
+}
+
+impl Recent {
+    pub(super) fn tell(&self, histogram: &Histogram) {
+        let count = histogram.buckets.iter().map(Tally::get).fold(0, u64::wrapping_add);
+        for ((before, now), all) in self.before.iter().zip(&self.now).zip([count, histogram.sum.get()]) {
+            let fresh = all.wrapping_sub(before.get()) as f64;
+            before.set(all);
+            now.set((f64::from_bits(now.get()) * 0.9 + fresh).to_bits());
+        }
+    }
+
+    /// How many, and what they come to.
+    pub(super) fn get(&self) -> [f64; 2] {
+        [0, 1].map(|at: usize| f64::from_bits(self.now[at].get()))
     }
 }
 
@@ -270,6 +299,21 @@ mod tests {
         here.up();
         there.down();
         assert_eq!(here.get().wrapping_add(there.get()), 1);
+    }
+
+    #[test]
+    fn what_was_long_ago_counts_little() {
+        let (histogram, recent) = (Histogram::new(&RESPONSE_BYTES), Recent::default());
+        (0..10).for_each(|_| histogram.observe(100));
+        recent.tell(&histogram);
+        assert_eq!(recent.get(), [10.0, 1000.0]);
+        (0..60).for_each(|_| recent.tell(&histogram));
+        let [count, sum] = recent.get();
+        assert!(count < 0.1 && (sum / count - 100.0).abs() < 1e-6);
+        histogram.observe(900);
+        recent.tell(&histogram);
+        let [count, sum] = recent.get();
+        assert!(sum / count > 800.0);
     }
 
     #[test]

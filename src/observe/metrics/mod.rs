@@ -20,6 +20,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -68,6 +69,28 @@ pub enum Circuit {
     HalfOpen = 1,
     /// Nothing goes through.
     Open = 2,
+}
+
+impl Circuit {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Circuit::Closed => "closed",
+            Circuit::HalfOpen => "half-open",
+            Circuit::Open => "open",
+        }
+    }
+}
+
+/// One endpoint now, all workers together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointNow {
+    /// Connections that stand.
+    pub connections: u64,
+    /// Requests under way, watches among them; as of the last second.
+    pub under_way: u64,
+    /// From a request to the head of its answer, on average of the last seconds; none when there was none.
+    pub latency: Option<Duration>,
 }
 
 /// What runs for one APIService now, all workers together.
@@ -221,18 +244,24 @@ impl Metrics {
         running
     }
 
-    /// How many connections stand to endpoint `address` of APIService `service` now.
-    pub fn connections(&self, service: &str, address: &str) -> u64 {
-        let mut connections = 0_u64;
+    /// Endpoint `address` of APIService `service` now.
+    pub fn endpoint(&self, service: &str, address: &str) -> EndpointNow {
+        let mut now = EndpointNow::default();
+        let (mut count, mut nanos) = (0.0, 0.0);
         for shard in self.shards.lock().iter() {
             for endpoint in shard.endpoints.lock().iter() {
                 if endpoint.service == service && endpoint.address == address {
                     let cells = endpoint.connections.iter().flatten();
-                    connections = cells.fold(connections, |sum, cell| sum.wrapping_add(cell.get()));
+                    now.connections = cells.fold(now.connections, |sum, cell| sum.wrapping_add(cell.get()));
+                    now.under_way += endpoint.under_way.get();
+                    let [some, took] = endpoint.recent.get();
+                    (count, nanos) = (count + some, nanos + took);
                 }
             }
         }
-        connections
+        // Less than a tenth of a request is one of half a minute ago.
+        now.latency = (count > 0.1).then(|| Duration::from_nanos((nanos / count) as u64));
+        now
     }
 }
 

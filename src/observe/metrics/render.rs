@@ -215,6 +215,14 @@ impl Sums {
             }
         }
         text.family(
+            "narthex_backend_inflight",
+            Kind::Gauge,
+            "Requests under way to an endpoint, watches among them, as of the last second.",
+        );
+        for ((service, address), sums) in &self.endpoints {
+            text.sample(&[("apiservice", service), ("endpoint", address)], sums.under_way);
+        }
+        text.family(
             "narthex_backend_request_duration_seconds",
             Kind::Histogram,
             "Where the time of relayed requests goes: dialling, TLS, waiting for the headers, the body.",
@@ -384,7 +392,7 @@ mod tests {
     fn what_runs_is_summed_over_workers() {
         let (metrics, _workers, _kept) = some();
         assert_eq!(metrics.running("v1.example.narthex.dev").watches, 2);
-        assert_eq!(metrics.connections("v1.example.narthex.dev", "10.0.0.1:443"), 2);
-        assert_eq!(metrics.connections("v1.example.narthex.dev", "10.0.0.9:443"), 0);
+        assert_eq!(metrics.endpoint("v1.example.narthex.dev", "10.0.0.1:443").connections, 2);
+        assert_eq!(metrics.endpoint("v1.example.narthex.dev", "10.0.0.9:443").connections, 0);
     }
 }

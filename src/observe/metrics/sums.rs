@@ -43,6 +43,7 @@ pub(super) struct ServiceSums {
 pub(super) struct EndpointSums {
     pub(super) phases: [Counted; BackendPhase::ALL.len()],
     pub(super) connections: [[u64; ConnectionState::ALL.len()]; Protocol::ALL.len()],
+    pub(super) under_way: u64,
 }
 
 /// All workers together.
@@ -141,6 +142,7 @@ impl EndpointSums {
         for (sums, cells) in self.connections.iter_mut().zip(&series.connections) {
             add(sums, cells.iter().map(|cell| cell.get()));
         }
+        self.under_way = self.under_way.wrapping_add(series.under_way.get());
     }
 }
 

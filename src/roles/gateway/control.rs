@@ -25,7 +25,7 @@ use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
 use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
-use crate::registry::{ApiService, Delegate, Directory, Registry, Rules};
+use crate::registry::{ApiService, Backend, Delegate, Directory, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
 use crate::tls::server::{self, InUse, ServingPublishers};
@@ -182,7 +182,11 @@ impl Knowing {
                 self.metrics.registry_errors(file, *count);
             }
             for one in &registry.api_services {
-                let is = self.board.of(&one.name).is_available();
+                let availability = self.board.of(&one.name);
+                let is = availability.is_available();
+                if one.backend != Backend::Local {
+                    self.metrics.circuit_is(&one.name, availability.circuit());
+                }
                 // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
                 if available.insert(one.name.clone(), is).is_some_and(|was| was != is) {
                     discovery.nudge(&one.name);

@@ -224,6 +224,10 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let mut acceptor = Acceptor::default();
     let mut all_connections = Vec::new();
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let descriptors = raise_descriptor_limit();
+    // One endpoint that speaks HTTP/1.1 and is watched by many must leave the others something to connect with.
+    let most_to_one =
+        descriptors.map_or(usize::MAX, |all| usize::try_from(all / 8).unwrap_or(usize::MAX) / workers).max(16);
     for number in 0..workers {
         let incoming = acceptor.worker();
         let connections = Connections::default();
@@ -232,12 +236,11 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         let (recording, resolver) = (config.seen.access, config.behind.resolver);
         let work = async move || {
             let reports = access::Worker::new(&shared.metrics, &access_log, recording);
-            let worker = Worker::new(shared, reports, settings::resolver(resolver));
+            let worker = Worker::new(shared, reports, settings::resolver(resolver), most_to_one);
             worker.run(incoming, limits, connections).await;
         };
         threads.push(thread(&format!("worker-{number}"), work)?);
     }
-    let descriptors = raise_descriptor_limit();
     // A few descriptors stay free for files and the operator; a proxied connection takes up to two.
     let most = if limits.max_connections == usize::MAX {
         descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX).max(16))

@@ -142,11 +142,21 @@ fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiService
             .iter()
             .map(|endpoint| {
                 let address = endpoint.to_string();
-                let connections = shared.metrics.connections(&service.name, &address);
+                let now = shared.metrics.endpoint(&service.name, &address);
                 let state = if shared.metrics.is_ejected(&service.name, &address) { "ejected" } else { "ready" };
-                EndpointReport { address, state: state.to_owned(), connections }
+                EndpointReport {
+                    address,
+                    state: state.to_owned(),
+                    connections: now.connections,
+                    inflight: now.under_way,
+                    latency_micros: now.latency.map(|latency| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),
+                }
             })
             .collect(),
+        circuit: match &service.backend {
+            Backend::Local => String::new(),
+            _ => route.availability.circuit().as_str().to_owned(),
+        },
         inflight: running.requests,
         watches: running.watches,
     }

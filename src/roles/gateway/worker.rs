@@ -60,12 +60,13 @@ struct Backends {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, resolver: Resolver) -> Rc<Worker> {
+    /// `most` connections to one endpoint of a backend.
+    pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, resolver: Resolver, most: usize) -> Rc<Worker> {
         Rc::new(Worker {
             shared,
             reports,
             streams: Streams::default(),
-            pool: Pool::new(resolver),
+            pool: Pool::new(resolver).with_most(most),
             backends: RefCell::default(),
             signatures: Signatures::default(),
             stamps: RefCell::default(),
@@ -193,11 +194,12 @@ impl Worker {
         let mut gone = std::mem::take(&mut *self.failed.borrow_mut());
         let mut now: HashMap<Told, (Rc<metrics::Endpoint>, usize)> = HashMap::new();
         for (_, backend) in self.backends.borrow().by_route.values() {
+            backend.share_silence();
             let service = &backend.api_service().name;
-            for (endpoint, counts) in backend.endpoints() {
+            for (endpoint, counts, failed) in backend.endpoints() {
                 let report = endpoint.report();
                 let address = counts.address();
-                let failed = report.failure.is_some();
+                counts.tell(report.pending);
                 // Each worker speaks of what it saw change; one that never failed has nothing to say.
                 let key = (service.clone(), address.to_owned());
                 if gone.remove(&key).unwrap_or(false) != failed {

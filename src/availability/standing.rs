@@ -1,0 +1,274 @@
+//! How one endpoint of an APIService has served the requests it got, as all threads see it.
+//!
+//! An endpoint that answers badly again and again is taken out for a while, then tried with one request at a time.
+//! One that is new, or back, gets its share little by little. What cannot be connected to at all is another matter:
+//! each worker finds that out for itself, and loses no request by it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Faults in a row that take an endpoint out.
+const ROW: u32 = 5;
+/// How long it stays out at first, twice as long each time after that, and at most.
+const OUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Whoever was well for so long begins with the first again.
+const FORGIVEN: Duration = Duration::from_secs(60);
+/// How long an endpoint that is new among others takes to get its full share.
+const WARM_UP: Duration = Duration::from_secs(10);
+/// What it gets of it at first.
+const LEAST: f64 = 0.1;
+
+/// What an endpoint may be given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Share {
+    /// As much as any other.
+    Full,
+    /// This part of that.
+    Part(f64),
+    /// This one request, to see how it is.
+    Trial,
+    /// Nothing now.
+    Nothing,
+}
+
+/// One endpoint; shared by all threads and by all routes of its APIService.
+pub struct Standing {
+    /// Whether there is anything to look up; of an endpoint that is well there is not, and nobody locks.
+    remarkable: AtomicBool,
+    record: Mutex<Record>,
+    /// How often a thread found that it does not answer at all.
+    silences: AtomicU32,
+}
+
+/// What is known; pure, time is an argument.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    /// Faults in a row.
+    row: u32,
+    /// When it is tried again, if it is out.
+    until: Option<Instant>,
+    /// How long it is or was out last, and since when it is back.
+    last: Duration,
+    back: Option<Instant>,
+    /// Since when it gets more and more.
+    warming: Option<Instant>,
+}
+
+impl Standing {
+    /// An endpoint nobody has met; `among_others` that have been there for longer.
+    pub(super) fn new(among_others: bool, now: Instant) -> Standing {
+        let record = Record { warming: among_others.then_some(now), ..Record::default() };
+        Standing {
+            remarkable: AtomicBool::new(record.is_remarkable()),
+            record: Mutex::new(record),
+            silences: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether there is nothing to say against it.
+    pub fn is_plain(&self) -> bool {
+        !self.remarkable.load(Relaxed)
+    }
+
+    /// Whether it is taken out.
+    pub fn is_out(&self) -> bool {
+        !self.is_plain() && self.record.lock().until.is_some()
+    }
+
+    /// What it may be given now. Asking for a trial takes it: only a request that `may_try`, and can be sent elsewhere
+    /// when it fails, is given one.
+    pub fn share(&self, may_try: bool) -> Share {
+        if self.is_plain() { Share::Full } else { self.with(|record| record.share(may_try, Instant::now())) }
+    }
+
+    /// It answered as it should.
+    pub fn answered(&self) {
+        if !self.is_plain() {
+            self.with(|record| record.answered(Instant::now()));
+        }
+    }
+
+    /// It answered with an error of its own, with nonsense or not at all. `may_go` says whether it may be taken out, and
+    /// is asked only if it should be. True if it is out now and was not before.
+    pub fn failed(&self, may_go: impl FnOnce() -> bool) -> bool {
+        let should_go = self.with(|record| record.failed(Instant::now()));
+        // Asked without the lock: the answer lies with others of its kind, who may be asking, too.
+        should_go && may_go() && self.with(|record| record.go(Instant::now()))
+    }
+
+    /// Somebody else found that it is there: it is tried at once.
+    pub(super) fn vouched_for(&self) {
+        if !self.is_plain() {
+            self.with(|record| record.until = record.until.map(|_| Instant::now()));
+        }
+    }
+
+    /// It does not answer at all.
+    pub fn silent(&self) -> u32 {
+        self.silences.fetch_add(1, Relaxed).wrapping_add(1)
+    }
+
+    /// How often that was so.
+    pub fn silences(&self) -> u32 {
+        self.silences.load(Relaxed)
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Record) -> T) -> T {
+        let mut record = self.record.lock();
+        let result = change(&mut record);
+        self.remarkable.store(record.is_remarkable(), Relaxed);
+        result
+    }
+}
+
+impl Record {
+    fn is_remarkable(&self) -> bool {
+        self.row > 0 || self.until.is_some() || self.warming.is_some()
+    }
+
+    fn share(&mut self, may_try: bool, now: Instant) -> Share {
+        if let Some(until) = self.until {
+            if now < until || !may_try {
+                return Share::Nothing;
+            }
+            // The next one follows if this one is not heard of.
+            self.until = Some(now + self.last);
+            return Share::Trial;
+        }
+        let Some(since) = self.warming else { return Share::Full };
+        let part = now.saturating_duration_since(since).as_secs_f64() / WARM_UP.as_secs_f64();
+        if part >= 1.0 {
+            self.warming = None;
+            return Share::Full;
+        }
+        Share::Part(part.max(LEAST))
+    }
+
+    fn answered(&mut self, now: Instant) {
+        self.row = 0;
+        if self.until.take().is_some() {
+            self.back = Some(now);
+            self.warming = Some(now);
+        }
+    }
+
+    /// Whether it should be taken out.
+    fn failed(&mut self, now: Instant) -> bool {
+        self.row = self.row.saturating_add(1);
+        if self.until.is_some() {
+            self.last = (self.last * 2).min(OUT.1);
+            self.until = Some(now + self.last);
+            return false;
+        }
+        self.row >= ROW
+    }
+
+    /// Takes it out; false if it is out already.
+    fn go(&mut self, now: Instant) -> bool {
+        if self.until.is_some() {
+            return false;
+        }
+        let again = self.back.is_some_and(|back| now.saturating_duration_since(back) < FORGIVEN);
+        self.last = if again { (self.last * 2).min(OUT.1) } else { OUT.0 };
+        self.until = Some(now + self.last);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(start: Instant) -> impl Fn(u64) -> Instant {
+        move |second| start + Duration::from_secs(second)
+    }
+
+    fn out(record: &mut Record, now: Instant) {
+        for number in 1..=ROW {
+            assert_eq!(record.failed(now), number == ROW);
+        }
+        assert!(record.go(now) && !record.go(now));
+    }
+
+    #[test]
+    fn only_faults_in_a_row_take_it_out_and_only_if_it_may_go() {
+        let standing = Standing::new(false, Instant::now());
+        for _ in 0..100 {
+            for _ in 1..ROW {
+                assert!(!standing.failed(|| unreachable!("too few")));
+            }
+            standing.answered();
+        }
+        assert!(standing.is_plain());
+        for _ in 0..100 {
+            assert!(!standing.failed(|| false));
+        }
+        assert_eq!((standing.share(true), standing.is_plain()), (Share::Full, false));
+        // Whoever is asked may look at it.
+        assert!(standing.failed(|| !standing.is_out()));
+        assert_eq!(standing.share(true), Share::Nothing);
+    }
+
+    #[test]
+    fn it_is_tried_with_one_request_at_a_time_less_and_less_often() {
+        let at = second(Instant::now());
+        let mut record = Record::default();
+        out(&mut record, at(0));
+        assert_eq!(record.share(false, at(1)), Share::Nothing, "not with a request that could not go elsewhere");
+        assert_eq!((record.share(true, at(1)), record.share(true, at(1))), (Share::Trial, Share::Nothing));
+        record.failed(at(1));
+        let tried = |record: &mut Record, from: u64| {
+            let when = (from..).find(|second| record.share(true, at(*second)) == Share::Trial).unwrap();
+            record.failed(at(when));
+            when
+        };
+        let mut times = vec![1];
+        for _ in 0..6 {
+            times.push(tried(&mut record, times[times.len() - 1]));
+        }
+        assert_eq!(times, [1, 3, 7, 15, 31, 61, 91]);
+    }
+
+    #[test]
+    fn who_comes_back_warms_up_and_who_fails_again_soon_is_out_for_longer() {
+        let at = second(Instant::now());
+        let mut record = Record::default();
+        out(&mut record, at(0));
+        record.answered(at(2));
+        assert_eq!(record.share(true, at(2)), Share::Part(LEAST));
+        assert_eq!(record.share(true, at(7)), Share::Part(0.5));
+        assert_eq!(record.share(true, at(12)), Share::Full);
+        out(&mut record, at(20));
+        assert_eq!(record.last, OUT.0 * 2);
+        record.answered(at(23));
+        out(&mut record, at(23) + FORGIVEN);
+        assert_eq!(record.last, OUT.0);
+    }
+
+    #[test]
+    fn only_who_is_new_among_others_warms_up() {
+        let now = Instant::now();
+        assert!(Standing::new(false, now).is_plain());
+        let new = Standing::new(true, now);
+        assert!(matches!(new.share(true), Share::Part(_)) && !new.is_plain());
+        new.answered();
+        assert!(matches!(new.share(true), Share::Part(_)), "an answer does not end it");
+    }
+
+    #[test]
+    fn a_word_for_it_brings_the_next_trial_at_once() {
+        let standing = Standing::new(false, Instant::now());
+        standing.vouched_for();
+        for _ in 0..ROW {
+            standing.failed(|| true);
+        }
+        assert!(standing.is_out());
+        assert_eq!(standing.share(true), Share::Nothing);
+        standing.vouched_for();
+        assert_eq!(standing.share(true), Share::Trial);
+        standing.answered();
+        assert!(!standing.is_out());
+    }
+}

@@ -1,0 +1,259 @@
+//! Five backends, of which one dies, stalls, slows down or lies: nobody else is to feel it.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::Method;
+use tokio::task::JoinSet;
+
+use crate::backend::{Backend, Settings};
+use crate::client::{Client, get, request, sample};
+use crate::process::{Process, signed};
+use crate::raw::{self, Talk};
+use crate::scene::annotated;
+use crate::world::{Gateway, Pair, World, eventually};
+
+/// The victim first.
+const GROUPS: [&str; 5] =
+    ["one.example.com", "two.example.com", "three.example.com", "four.example.com", "five.example.com"];
+const NAMES: [&str; 5] =
+    ["one-v1.one.svc", "two-v1.two.svc", "three-v1.three.svc", "four-v1.four.svc", "five-v1.five.svc"];
+
+fn things(group: &str) -> String {
+    format!("/apis/{group}/v1/namespaces/default/things")
+}
+
+/// A gateway before five backends; the first is the test's to maltreat.
+struct Five {
+    world: World,
+    gateway: Gateway,
+    jane: Pair,
+    _others: Vec<Backend>,
+}
+
+impl Five {
+    /// `victim` is where the first group is served, as `settings` say.
+    async fn before(world: World, victim: SocketAddr, annotations: &[(&str, &str)]) -> Five {
+        let mut others = Vec::new();
+        for (group, name) in GROUPS.into_iter().zip(NAMES).skip(1) {
+            let settings = Settings { names: vec![name], ..Settings::default() };
+            others.push(Backend::start(&world, settings, move |request| signed(group, request)).await);
+        }
+        let addresses = std::iter::once(victim).chain(others.iter().map(|other| other.address));
+        for (group, address) in GROUPS.into_iter().zip(addresses) {
+            let annotations = if group == GROUPS[0] { annotated(annotations) } else { String::new() };
+            world.registry(&format!("{group}.yaml"), &world.manifests(group, "v1", &[address], &annotations));
+        }
+        let gateway = world.gateway(&["--access-log=off"]);
+        let jane = world.user("jane", &["devs"]);
+        let five = Five { world, gateway, jane, _others: others };
+        let client = five.client().await;
+        eventually("all five to be known", async || (five.known(&client).await.len() == 5).then_some(())).await;
+        five
+    }
+
+    async fn client(&self) -> Client {
+        Client::http2(&self.world, &self.gateway, Some(&self.jane)).await
+    }
+
+    /// The groups in discovery that have a resource.
+    async fn known(&self, client: &Client) -> BTreeSet<String> {
+        let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let all = client.ask(get("/apis", &[("accept", accept)])).await.json();
+        let groups = all["items"].as_array().unwrap().iter();
+        let groups = groups.filter(|group| group["versions"][0]["resources"][0]["resource"] == "things");
+        groups.map(|group| group["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Everything but the victim, asked over a connection that the victim's requests are on too: which requests are
+    /// answered and by whom is as it is without any fault.
+    async fn is_as_ever(&self, client: &Client) {
+        for group in GROUPS.into_iter().skip(1) {
+            for method in [Method::GET, Method::POST] {
+                let answer = client.ask(request(method, &things(group), &[], "{}")).await;
+                assert_eq!((answer.status.as_u16(), answer.text()), (200, format!("{{\"by\":\"{group}\"}}")));
+            }
+            let answer = client.get(&format!("/apis/{group}/v1")).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        assert_eq!(self.known(client).await, GROUPS.map(str::to_owned).into());
+        let openapi = client.get("/openapi/v3").await;
+        assert_eq!(openapi.status, 200, "{}", openapi.text());
+        for path in ["/readyz", "/livez"] {
+            assert_eq!(client.get(path).await.status, 200);
+        }
+    }
+
+    /// Jane's requests to the victim go on all the while. Each is answered some way or other, and long before its time
+    /// is over.
+    async fn under_load(&self, scenario: impl Future<Output = ()>) {
+        let over = Arc::new(AtomicBool::new(false));
+        let mut load = JoinSet::new();
+        let client = self.client().await;
+        for number in 0..8 {
+            let (client, over) = (client.clone(), over.clone());
+            load.spawn(async move {
+                while !over.load(Ordering::SeqCst) {
+                    let method = if number % 2 == 0 { Method::GET } else { Method::POST };
+                    let body = if number % 2 == 0 { "" } else { "{}" };
+                    client.ask(request(method, &things(GROUPS[0]), &[], body)).await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+        }
+        scenario.await;
+        over.store(true, Ordering::SeqCst);
+        load.join_all().await;
+    }
+
+    /// The victim's requests come to be refused with a Status that says why, and when to come again.
+    async fn is_refused(&self, client: &Client, reasons: &[&str]) {
+        eventually("the victim's requests to be refused", async || {
+            let answer = client.get(&things(GROUPS[0])).await;
+            if answer.status != 503 {
+                return None;
+            }
+            let status = answer.refused(503, "ServiceUnavailable");
+            let reason = status["details"]["causes"][0]["reason"].as_str().unwrap();
+            assert!(answer.headers.contains_key("retry-after"), "{status}");
+            reasons.contains(&reason).then_some(())
+        })
+        .await;
+    }
+
+    async fn is_back(&self, client: &Client) {
+        eventually("the victim to be used again", async || {
+            (client.get(&things(GROUPS[0])).await.status == 200).then_some(())
+        })
+        .await;
+    }
+}
+
+fn victim(settings: Settings) -> Settings {
+    Settings { names: vec![NAMES[0]], ..settings }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_five_is_killed() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let process = Process::start(&world, GROUPS[0], &victim(settings.clone()));
+        let five = Five::before(world, process.address, &[]).await;
+        let client = five.client().await;
+        five.under_load(async {
+            five.is_as_ever(&client).await;
+            let address = process.kill();
+            for _ in 0..20 {
+                five.is_as_ever(&client).await;
+            }
+            five.is_refused(&client, &["ConnectionRefused"]).await;
+            let _again = Process::start(&five.world, GROUPS[0], &Settings { address, ..victim(settings) });
+            five.is_back(&client).await;
+            five.is_as_ever(&client).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_five_stalls() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let process = Process::start(&world, GROUPS[0], &victim(settings));
+        let five = Five::before(world, process.address, &[]).await;
+        let client = five.client().await;
+        five.under_load(async {
+            five.is_as_ever(&client).await;
+            process.stop();
+            for _ in 0..20 {
+                five.is_as_ever(&client).await;
+            }
+            five.is_refused(&client, &["ConnectTimeout", "NoAnswer"]).await;
+            five.is_as_ever(&client).await;
+            process.go_on();
+            five.is_back(&client).await;
+            five.is_as_ever(&client).await;
+        })
+        .await;
+    }
+}
+
+/// Slow is not dead: its requests take their time, and are answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_five_takes_ten_seconds_an_answer() {
+    let world = World::new();
+    let slow = Arc::new(AtomicBool::new(false));
+    let told = slow.clone();
+    let settings = victim(Settings::default());
+    let backend = Backend::start(&world, settings, move |request| {
+        let wait = if told.load(Ordering::SeqCst) { 10_000 } else { 0 };
+        async move {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            signed(GROUPS[0], request).await
+        }
+    })
+    .await;
+    let five = Five::before(world, backend.address, &[]).await;
+    let client = five.client().await;
+    five.under_load(async {
+        slow.store(true, Ordering::SeqCst);
+        for _ in 0..20 {
+            five.is_as_ever(&client).await;
+        }
+        let answer = client.get(&things(GROUPS[0])).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    })
+    .await;
+    assert_eq!(sample(&five.gateway, "narthex_circuit_state{apiservice=\"v1.one.example.com\"}").await, Some(0.0));
+}
+
+/// Whatever it is asked, what it says is no HTTP.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_five_talks_nonsense() {
+    let world = World::new();
+    let mad = Arc::new(AtomicBool::new(false));
+    let told = mad.clone();
+    let backend = raw::http1(&world, victim(Settings::http1()), move |mut talk: Talk| {
+        let mad = told.load(Ordering::SeqCst);
+        async move {
+            let text = format!("{{\"by\":\"{}\"}}", GROUPS[0]);
+            let answer = if mad {
+                "\0\u{1}\u{2}\u{3}\r\n\r\n".to_owned()
+            } else {
+                format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
+                    text.len()
+                )
+            };
+            talk.say(answer).await;
+            talk.close().await;
+        }
+    })
+    .await;
+    let five = Five::before(world, backend.address, &[]).await;
+    let client = five.client().await;
+    let circuit = "narthex_circuit_state{apiservice=\"v1.one.example.com\"}";
+    five.under_load(async {
+        mad.store(true, Ordering::SeqCst);
+        for _ in 0..20 {
+            five.is_as_ever(&client).await;
+        }
+        five.is_refused(&client, &["CircuitOpen"]).await;
+        eventually("the circuit to be seen", async || {
+            (sample(&five.gateway, circuit).await != Some(0.0)).then_some(())
+        })
+        .await;
+        five.is_as_ever(&client).await;
+        mad.store(false, Ordering::SeqCst);
+        five.is_back(&client).await;
+        five.is_as_ever(&client).await;
+        eventually("the circuit to be closed", async || {
+            (sample(&five.gateway, circuit).await == Some(0.0)).then_some(())
+        })
+        .await;
+    })
+    .await;
+}
