@@ -15,7 +15,7 @@ use crate::message::Body;
 /// stream of an HTTP/2 connection is reset.
 pub struct Lease {
     connection: Held,
-    _pending: Option<Pending>,
+    pending: Option<Pending>,
 }
 
 enum Held {
@@ -64,16 +64,22 @@ fn step(count: &Cell<usize>, by: isize) {
 
 impl Lease {
     pub(super) fn http1(endpoint: &Rc<Endpoint>, sender: SendRequest<Body>, pending: Pending) -> Lease {
-        Lease { connection: Held::Http1 { endpoint: endpoint.clone(), sender }, _pending: Some(pending) }
+        Lease { connection: Held::Http1 { endpoint: endpoint.clone(), sender }, pending: Some(pending) }
     }
 
     pub(super) fn http2(stream: Stream, upload: Option<Upload>, pending: Pending) -> Lease {
-        Lease { connection: Held::Http2 { upload, _stream: stream }, _pending: Some(pending) }
+        Lease { connection: Held::Http2 { upload, _stream: stream }, pending: Some(pending) }
     }
 
     /// The hold on a connection that carries this one request only.
     pub fn private(sender: SendRequest<Body>) -> Lease {
-        Lease { connection: Held::Private { _sender: sender }, _pending: None }
+        Lease { connection: Held::Private { _sender: sender }, pending: None }
+    }
+
+    /// Whether the stream that this is the hold of should end, because its endpoint goes. Asked for only by those who
+    /// then do: so many a second may.
+    pub fn may_leave(&self) -> bool {
+        self.pending.as_ref().is_some_and(|pending| pending.0.may_leave())
     }
 
     /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.

@@ -17,8 +17,11 @@ use crate::route;
 /// The places a request takes among those under way, until the last byte of its answer.
 pub type Places = [Option<route::Place>; 2];
 
-/// The body of a relayed answer. It breaks when the backend's does: a watch that was cut must never look
-/// like one that ended.
+/// The body of a relayed answer. It breaks when the backend's does: half an answer must never look like a whole one.
+///
+/// A watch of JSON lines is whole after every event. One whose backend is gone ends there, as API servers end watches
+/// all the time, and its client resumes where it was; of a broken stream client-go would make an error event, and list
+/// everything anew (`apimachinery/pkg/watch/streamwatcher.go`).
 pub(super) struct Relayed {
     from: Received,
     lease: Lease,
@@ -39,7 +42,7 @@ pub(super) enum Limit {
     ///
     /// [`Closer::answer_by`]: crate::listen::Closer::answer_by
     Deadline(Instant),
-    /// Only the end of the process, which ends a watch of JSON lines cleanly between two events.
+    /// Only the end of the process, or of its endpoint, which ends a watch of JSON lines cleanly between two events.
     Watch(Place),
     /// Only the end of the process, which breaks it: half a log or a download must not look like the whole.
     Process(Place),
@@ -85,10 +88,17 @@ impl Relayed {
         Poll::Ready(Some(Err(why.into())))
     }
 
-    /// Whether this is a watch between two events, and the process is ending.
+    /// Whether this is a watch between two events.
+    fn may_end(&self) -> bool {
+        self.between_events && matches!(self.limit, Limit::Watch(_))
+    }
+
+    /// Whether this is a watch between two events, and the process is ending or its endpoint goes.
     fn may_leave(&self, cx: &Context<'_>) -> bool {
         match &self.limit {
-            Limit::Watch(place) => self.between_events && place.asked(cx.waker()) > Leave::No,
+            Limit::Watch(place) => {
+                self.between_events && (place.asked(cx.waker()) > Leave::No || self.lease.may_leave())
+            }
             _ => false,
         }
     }
@@ -123,6 +133,10 @@ impl Body for Relayed {
             }
             Poll::Ready(None) => {
                 this.end(End::Complete);
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(_))) if this.may_end() => {
+                this.end(End::BackendBroke);
                 Poll::Ready(None)
             }
             // The error itself stays here: hyper would pass on the reason of a reset, and REFUSED_STREAM tells

@@ -53,6 +53,11 @@ impl Streams {
         self.ask(Leave::Now);
     }
 
+    /// Has every stream look whether its endpoint goes.
+    pub fn look(&self) {
+        self.ask(Leave::No);
+    }
+
     fn ask(&self, leave: Leave) {
         self.0.leave.set(leave.max(self.0.leave.get()));
         for waker in self.0.wakers.borrow().iter().flatten() {

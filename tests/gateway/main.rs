@@ -9,6 +9,7 @@ mod answers;
 mod audit;
 mod authorizers;
 mod backend;
+mod balance;
 mod bodies;
 mod browsers;
 mod client;

@@ -45,6 +45,8 @@ pub struct Endpoint {
     /// Why the endpoint was taken out; a background dial brings it back.
     failure: RefCell<Option<DialError>>,
     pub(in crate::egress) pending: Cell<usize>,
+    /// How many of its watches may end now, because the endpoint is no more.
+    leaving: Cell<usize>,
 }
 
 /// An answer's head, and the hold on the connection its body comes from.
@@ -95,6 +97,7 @@ impl Endpoint {
             ahead: Cell::new(Instant::now()),
             failure: RefCell::default(),
             pending: Cell::new(0),
+            leaving: Cell::new(0),
         })
     }
 
@@ -106,6 +109,17 @@ impl Endpoint {
     /// Requests that are on their way or being answered.
     pub fn pending(&self) -> usize {
         self.pending.get()
+    }
+
+    /// Lets so many of its watches end when they next stand between two events.
+    pub fn let_leave(&self, watches: usize) {
+        self.leaving.set(watches);
+    }
+
+    pub(in crate::egress) fn may_leave(&self) -> bool {
+        let left = self.leaving.get();
+        self.leaving.set(left.saturating_sub(1));
+        left > 0
     }
 
     /// Whether the last dial succeeded, as far as is known.

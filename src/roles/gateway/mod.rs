@@ -11,6 +11,7 @@ mod control;
 mod delegation;
 mod files;
 mod host;
+mod leaving;
 mod local;
 mod mistakes;
 mod request;

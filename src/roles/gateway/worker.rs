@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::connection::Connection;
+use super::leaving::Leaving;
 use super::shared::Shared;
 use super::signatures::Signatures;
 use crate::egress::{self, Pool, Resolver};
@@ -42,6 +43,7 @@ pub(super) struct Worker {
     connections: RefCell<Vec<Weak<Connection>>>,
     told: RefCell<HashMap<Told, Vec<metrics::ConnectionCount>>>,
     failed: RefCell<HashMap<(String, String), bool>>,
+    leaving: RefCell<Leaving>,
 }
 
 /// A user, kept so that its address stays its own, and its headers.
@@ -73,6 +75,7 @@ impl Worker {
             connections: RefCell::default(),
             told: RefCell::default(),
             failed: RefCell::default(),
+            leaving: RefCell::default(),
         })
     }
 
@@ -174,7 +177,16 @@ impl Worker {
         let table = self.shared.table.get();
         let known =
             |route: &Arc<Route>| table.by_name(&route.api_service.name).is_some_and(|known| Arc::ptr_eq(known, route));
-        self.backends.borrow_mut().by_route.retain(|_, (route, _)| known(route));
+        self.backends.borrow_mut().by_route.retain(|_, (route, backend)| {
+            let stays = known(route);
+            if !stays {
+                self.leaving.borrow_mut().add(backend);
+            }
+            stays
+        });
+        if self.leaving.borrow_mut().look(&table) {
+            self.streams.look();
+        }
         // Only the cache holds these: nobody is asking as them now.
         self.stamps.borrow_mut().retain(|_, (user, _)| Arc::strong_count(user) > 1);
         self.connections.borrow_mut().retain(|connection| {

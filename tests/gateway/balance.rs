@@ -1,0 +1,337 @@
+//! Three endpoints behind one Service, and what becomes of requests and watches when they die, stall, lie, come and go.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http::Method;
+use tokio::task::JoinSet;
+
+use crate::backend::{Backend, Settings, json};
+use crate::client::{Client, Read, admin, get, next, request, sample};
+use crate::process::{Process, signed};
+use crate::raw::{self, Talk};
+use crate::scene::{Scene, THINGS, register};
+use crate::world::{World, eventually};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Who answered how often, and what was not answered as it should be.
+#[derive(Default)]
+struct Tally {
+    by: Mutex<BTreeMap<String, usize>>,
+    refused: Mutex<Vec<(Method, Read)>>,
+    over: AtomicBool,
+}
+
+impl Tally {
+    fn by(&self, name: &str) -> usize {
+        self.by.lock().unwrap().get(name).copied().unwrap_or_default()
+    }
+
+    fn all(&self) -> usize {
+        self.by.lock().unwrap().values().sum()
+    }
+
+    /// Waits until so many more requests are answered.
+    async fn more(&self, count: usize) {
+        let then = self.all() + count;
+        eventually("more answers", async || (self.all() >= then).then_some(())).await;
+    }
+
+    fn take_refused(&self) -> Vec<(Method, Read)> {
+        std::mem::take(&mut *self.refused.lock().unwrap())
+    }
+}
+
+/// Asks without end, over connections of both kinds, until `scenario` is over.
+async fn under_load<T>(scene: &Scene, tally: &Arc<Tally>, scenario: impl Future<Output = T>) -> T {
+    let mut load = JoinSet::new();
+    for number in 0..12 {
+        let client = if number % 3 == 0 { scene.http1().await } else { scene.http2().await };
+        let tally = tally.clone();
+        load.spawn(async move {
+            while !tally.over.load(Ordering::SeqCst) {
+                for method in [Method::GET, Method::GET, Method::POST] {
+                    let body = if method == Method::GET { "" } else { "{}" };
+                    let path = format!("{THINGS}?wait={}", fastrand::u8(0..10));
+                    let answer = client.ask(request(method.clone(), &path, &[], body)).await;
+                    if answer.status == 200 && answer.whole {
+                        let by = answer.json()["by"].as_str().unwrap().to_owned();
+                        *tally.by.lock().unwrap().entry(by).or_default() += 1;
+                    } else {
+                        tally.refused.lock().unwrap().push((method, answer));
+                    }
+                }
+            }
+        });
+    }
+    let result = scenario.await;
+    tally.over.store(true, Ordering::SeqCst);
+    load.join_all().await;
+    result
+}
+
+fn processes(world: &World, settings: &Settings) -> Vec<Process> {
+    NAMES.iter().map(|name| Process::start(world, name, settings)).collect()
+}
+
+/// What may be lost when an endpoint dies or stalls: a POST that may have been carried out, and is said to be.
+fn only_what_may_have_been_done(refused: &[(Method, Read)]) {
+    for (method, answer) in refused {
+        assert_eq!(method, Method::POST, "{} {}", answer.status, answer.text());
+        let status = answer.refused(503, "ServiceUnavailable");
+        assert_eq!(status["details"]["causes"][0]["reason"], "ConnectionBroken", "{status}");
+        assert!(!answer.headers.contains_key("retry-after"), "client-go would send it again: {status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_three_is_killed_under_load_and_comes_back() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let mut all = processes(&world, &settings);
+        let addresses: Vec<SocketAddr> = all.iter().map(|one| one.address).collect();
+        let scene = Scene::at(world, &addresses, &[]);
+        let tally = Arc::new(Tally::default());
+        under_load(&scene, &tally, async {
+            tally.more(300).await;
+            for name in NAMES {
+                assert!(tally.by(name) > 30, "{:?}", tally.by.lock().unwrap());
+            }
+            let address = all.pop().unwrap().kill();
+            tally.more(300).await;
+            only_what_may_have_been_done(&tally.take_refused());
+            let before = tally.by("c");
+            tally.more(300).await;
+            assert_eq!(tally.by("c"), before);
+            assert!(tally.take_refused().is_empty(), "once it is known, nobody feels it");
+            let ejected =
+                format!("narthex_endpoint_ejected{{apiservice=\"v1.things.example.com\",endpoint=\"{address}\"}}");
+            eventually("the operator to see it", async || {
+                (sample(&scene.gateway, &ejected).await == Some(1.0)).then_some(())
+            })
+            .await;
+            all.push(Process::start(&scene.world, "c", &Settings { address, ..settings.clone() }));
+            eventually("it to be used again", async || (tally.by("c") > before + 30).then_some(())).await;
+            assert!(tally.take_refused().is_empty());
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_three_stalls_under_load_and_goes_on() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let all = processes(&world, &settings);
+        let addresses: Vec<SocketAddr> = all.iter().map(|one| one.address).collect();
+        let scene = Scene::at(world, &addresses, &[]);
+        let tally = Arc::new(Tally::default());
+        under_load(&scene, &tally, async {
+            tally.more(300).await;
+            all[2].stop();
+            // What it had is given up only after a while; whoever asks a connection that stalls waits with it.
+            let state = eventually("it to be left", async || {
+                let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+                let endpoints = report["apiservices"][0]["endpoints"].as_array().unwrap().clone();
+                endpoints.into_iter().find(|one| one["state"] == "ejected")
+            })
+            .await;
+            assert_eq!(state["address"], addresses[2].to_string());
+            let before = tally.by("c");
+            tally.more(600).await;
+            assert_eq!(tally.by("c"), before);
+            all[2].go_on();
+            eventually("it to be used again", async || (tally.by("c") > before + 30).then_some(())).await;
+        })
+        .await;
+        only_what_may_have_been_done(&tally.take_refused());
+    }
+}
+
+/// Reads a watch to its end; the number of the endpoint and the last event.
+async fn follow(client: &Client) -> (hyper::body::Incoming, String) {
+    let mut body = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap().into_body();
+    let line = next(&mut body).await.unwrap().unwrap();
+    let by = serde_json::from_slice::<serde_json::Value>(&line).unwrap()["by"].as_str().unwrap().to_owned();
+    (body, by)
+}
+
+/// The rest of a watch, which ends between two events.
+async fn rest(mut body: hyper::body::Incoming) {
+    let mut last = "\n".to_owned();
+    while let Some(frame) = next(&mut body).await {
+        last = String::from_utf8(frame.expect("no error").to_vec()).unwrap();
+    }
+    assert!(last.ends_with('\n'), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_on_a_dying_endpoint_ends_cleanly_and_resumes_elsewhere() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let mut all: BTreeMap<String, Process> =
+            NAMES.iter().map(|name| (name.to_string(), Process::start(&world, name, &settings))).collect();
+        let addresses: Vec<SocketAddr> = all.values().map(|one| one.address).collect();
+        let scene = Scene::at(world, &addresses, &[]);
+        for client in scene.both().await {
+            let (body, by) = follow(&client).await;
+            all.remove(&by).expect("a watch goes where somebody is").kill();
+            rest(body).await;
+            let (_, elsewhere) = follow(&client).await;
+            assert_ne!(elsewhere, by);
+        }
+    }
+}
+
+/// The pod is gone from the slices, and its process does not say so: its watches move on, those of others do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_leave_an_endpoint_that_is_not_listed_any_more() {
+    let world = World::new();
+    let start = async |name: &'static str| {
+        Backend::start(&world, Settings::default(), move |request| signed(name, request)).await
+    };
+    let (a, b) = (start("a").await, start("b").await);
+    let scene = Scene::at(world, &[a.address], &[]);
+    let [one, two] = scene.both().await;
+    let leaving = [follow(&one).await.0, follow(&two).await.0];
+    register(&scene.world, &[b.address], &[]);
+    let staying = eventually("the new one to be used", async || {
+        let (body, by) = follow(&scene.http2().await).await;
+        (by == "b").then_some(body)
+    })
+    .await;
+    let staying = tokio::spawn(rest(staying));
+    for watch in leaving {
+        rest(watch).await;
+    }
+    assert!(!staying.is_finished());
+    assert_eq!(follow(&one).await.1, "b");
+}
+
+/// Endpoints come and go: each is listed when it serves, and stops when it has been off the list for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn rolling_the_backend_under_load_loses_nothing() {
+    for settings in [Settings::http1(), Settings::http2()] {
+        let world = World::new();
+        let start = async |world: &World, name: String| {
+            let running = Arc::new(AtomicUsize::new(0));
+            let counted = running.clone();
+            let backend = Backend::start(world, settings.clone(), move |request| {
+                let (name, running) = (name.clone(), counted.clone());
+                running.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    let answer = signed(&name, request).await;
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    answer
+                }
+            })
+            .await;
+            (backend, running)
+        };
+        let mut listed = Vec::new();
+        for name in NAMES {
+            listed.push(start(&world, name.to_owned()).await);
+        }
+        let addresses = |listed: &[(Backend, Arc<AtomicUsize>)]| -> Vec<SocketAddr> {
+            listed.iter().map(|(backend, _)| backend.address).collect()
+        };
+        let scene = Scene::at(world, &addresses(&listed), &[]);
+        let tally = Arc::new(Tally::default());
+        under_load(&scene, &tally, async {
+            for round in 0..6 {
+                tally.more(100).await;
+                listed.push(start(&scene.world, format!("new-{round}")).await);
+                let (old, running) = listed.remove(0);
+                register(&scene.world, &addresses(&listed), &[]);
+                // As a pod that waits in its preStop hook, and then finishes what it has.
+                let new = format!("new-{round}");
+                eventually("the new one to be used", async || (tally.by(&new) > 0).then_some(())).await;
+                let before = old.seen().len();
+                tally.more(100).await;
+                assert!(old.seen().len() <= before + 12, "it gets nothing new");
+                eventually("the old one to be done", async || (running.load(Ordering::SeqCst) == 0).then_some(()))
+                    .await;
+                tally.more(20).await;
+                old.stop().await;
+            }
+        })
+        .await;
+        let refused = tally.take_refused();
+        assert!(refused.is_empty(), "{} of {}: {}", refused.len(), tally.all(), refused[0].1.text());
+    }
+}
+
+/// One of three answers 500 to everything, at once: it does not draw all requests, and is left for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_answers_with_errors_is_left_and_tried() {
+    let world = World::new();
+    let broken = Arc::new(AtomicBool::new(false));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut backends = Vec::new();
+    for name in NAMES {
+        let (broken, asked) = (broken.clone(), asked.clone());
+        backends.push(
+            Backend::start(&world, Settings::default(), move |request| {
+                let (broken, asked) = (broken.clone(), asked.clone());
+                async move {
+                    if name == "c" && broken.load(Ordering::SeqCst) {
+                        asked.fetch_add(1, Ordering::SeqCst);
+                        return json(500, "{}");
+                    }
+                    signed(name, request).await
+                }
+            })
+            .await,
+        );
+    }
+    let scene = Scene::new(world, &backends.iter().collect::<Vec<_>>(), &[]);
+    let tally = Arc::new(Tally::default());
+    under_load(&scene, &tally, async {
+        tally.more(200).await;
+        broken.store(true, Ordering::SeqCst);
+        tally.more(600).await;
+        let during = asked.load(Ordering::SeqCst);
+        assert!(during < 100, "of 600 requests {during} went to the one that fails");
+        broken.store(false, Ordering::SeqCst);
+        let before = tally.by("c");
+        eventually("it to be used again", async || (tally.by("c") > before + 20).then_some(())).await;
+    })
+    .await;
+    for (_, answer) in tally.take_refused() {
+        assert_eq!(answer.status, 500, "{}", answer.text());
+    }
+}
+
+/// A backend that breaks every request gets a fifth more of them than are asked, and what one endpoint may have had
+/// under way: not three times as many.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_not_multiplied() {
+    let world = World::new();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut backends = Vec::new();
+    for _ in 0..2 {
+        let begun = begun.clone();
+        backends.push(
+            raw::http1(&world, Settings::http1(), move |talk: Talk| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                async move { talk.reset() }
+            })
+            .await,
+        );
+    }
+    let scene = Scene::new(world, &backends.iter().collect::<Vec<_>>(), &[]);
+    let client = scene.http2().await;
+    let mut asked = 0;
+    while asked < 2000 {
+        let all = futures_util::future::join_all((0..20).map(|_| client.get(THINGS))).await;
+        for answer in all {
+            assert_eq!(answer.status, 503, "{}", answer.text());
+        }
+        asked += 20;
+    }
+    let begun = begun.load(Ordering::SeqCst);
+    assert!(begun <= asked + asked / 5 + 600, "{begun} of {asked}");
+}
