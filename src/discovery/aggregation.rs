@@ -11,6 +11,7 @@ use super::document::Resource;
 use super::documents::{Documents, Source};
 use super::fetch::{Fetch, FetchError, bounded};
 use super::keeper::{Contents, Keeper, Outcome, Subject};
+use super::kept::{Kept, Shelf};
 use super::known::{By, Known};
 use super::media::is_aggregated;
 use super::merge::{self, merge};
@@ -44,6 +45,7 @@ struct Aggregation<F> {
     publisher: Publisher<Documents>,
     own: Own,
     aggregations: Arc<AtomicU64>,
+    shelf: Shelf,
 }
 
 /// The tag of the last good answer of a backend, by path.
@@ -70,10 +72,17 @@ pub(super) struct Content {
 
 impl<F: Fetch + 'static> Discovery<F> {
     /// Begins with no APIService. The documents hold our own group from the start.
-    pub fn start(fetch: F, own: Own) -> (Discovery<F>, Published<Documents>) {
+    /// `kept` holds what was said before.
+    pub fn start(fetch: F, own: Own, kept: &Kept) -> (Discovery<F>, Published<Documents>) {
         let (publisher, published) = Published::new(Documents::empty(own));
         let aggregations = Arc::<AtomicU64>::default();
-        let keeper = Keeper::new(Aggregation { fetch, publisher, own, aggregations: aggregations.clone() });
+        let keeper = Keeper::new(Aggregation {
+            fetch,
+            publisher,
+            own,
+            aggregations: aggregations.clone(),
+            shelf: kept.shelf("discovery"),
+        });
         (Discovery { keeper, own, aggregations }, published)
     }
 
@@ -130,15 +139,27 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
             }
             for (name, verdict) in root.verdicts {
                 outcome.well &= !matches!(verdict, Verdict::Missing | Verdict::Failed(_));
-                if claims.iter().any(|claim| claim.name == name) {
+                if let Some(claim) = claims.iter().find(|claim| claim.name == name) {
                     let content = contents.entry(name).or_default();
                     let before = content.clone();
                     content.hear(verdict);
                     outcome.changed |= *content != before;
+                    if content.heard && (&content.resources, &content.offered) != (&before.resources, &before.offered) {
+                        let (content, of) = (content.clone(), claim.clone());
+                        self.shelf.keep(claim, move || content.to_keep(&of));
+                    }
                 }
             }
         }
         outcome
+    }
+
+    fn recall(&self, known: &Known) -> Option<Content> {
+        Content::from_kept(&self.shelf.take(known)?, known)
+    }
+
+    fn forget(&self, name: &str) {
+        self.shelf.forget(name);
     }
 
     fn publish(&self, known: &[Known], contents: &Contents<Content>) {
@@ -330,5 +351,6 @@ async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchE
     }
 }
 
+mod recall;
 #[cfg(test)]
 mod tests;

@@ -234,7 +234,8 @@ fn names(groups: &[Group]) -> BTreeMap<(String, String), BTreeSet<String>> {
     names
 }
 
-fn aggregated(groups: &[&Group], api_version: &'static str) -> Document {
+/// The groups in the form of `api_version`.
+pub(super) fn aggregated(groups: &[&Group], api_version: &'static str) -> Document {
     #[derive(Serialize)]
     struct List<'g> {
         metadata: Nothing,

@@ -31,6 +31,14 @@ pub(crate) trait Subject: 'static {
         contents: &mut Contents<Self::Content>,
     ) -> Outcome;
 
+    /// What is known of an APIService from before this process.
+    fn recall(&self, _known: &Known) -> Option<Self::Content> {
+        None
+    }
+
+    /// The APIService is gone.
+    fn forget(&self, _name: &str) {}
+
     /// Publishes what is known of the APIServices there are.
     fn publish(&self, known: &[Known], contents: &Contents<Self::Content>);
 }
@@ -112,8 +120,21 @@ impl<S: Subject> Keeper<S> {
             }
         }
         // What moved to another backend (a new authority will do) keeps what the old one said until the new one speaks.
+        let subject = &self.shared.subject;
         state.contents.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
-        self.shared.subject.publish(&known, &state.contents);
+        for one in state.known.iter().flatten() {
+            if known.binary_search_by(|now| now.name.cmp(&one.name)).is_err() {
+                subject.forget(&one.name);
+            }
+        }
+        for one in known.iter().filter(|one| one.by != By::Delegate) {
+            if !state.contents.contains_key(&one.name)
+                && let Some(content) = subject.recall(one)
+            {
+                state.contents.insert(one.name.clone(), content);
+            }
+        }
+        subject.publish(&known, &state.contents);
         state.known = Some(known);
     }
 

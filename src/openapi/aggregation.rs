@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::index::{Hashes, Index, key, parse, parse_whole};
+use super::index::{Hashes, Index, key, parse, parse_whole, recalled};
 use super::own;
-use crate::discovery::{By, Contents, Fetch, FetchError, Keeper, Known, Outcome, Own, Subject, bounded};
+use crate::discovery::{By, Contents, Fetch, FetchError, Keeper, Kept, Known, Outcome, Own, Shelf, Subject, bounded};
 use crate::process::{Published, Publisher};
 
 /// The running OpenAPI aggregation of all backends; dropping it ends their tasks.
@@ -20,6 +20,7 @@ struct Aggregation<F> {
     fetch: F,
     publisher: Publisher<Index>,
     own: Own,
+    shelf: Shelf,
 }
 
 #[derive(Clone, Default)]
@@ -32,9 +33,11 @@ struct Memory {
 
 impl<F: Fetch + 'static> OpenApi<F> {
     /// Begins with no APIService. The index holds our own document from the start.
-    pub fn start(fetch: F, own: Own) -> (OpenApi<F>, Published<Index>) {
+    /// `kept` holds what was said before.
+    pub fn start(fetch: F, own: Own, kept: &Kept) -> (OpenApi<F>, Published<Index>) {
         let (publisher, published) = Published::new(Index::new(&[], own, |_| None));
-        (OpenApi { keeper: Keeper::new(Aggregation { fetch, publisher, own }), own }, published)
+        let shelf = kept.shelf("openapi-v3");
+        (OpenApi { keeper: Keeper::new(Aggregation { fetch, publisher, own, shelf }), own }, published)
     }
 
     /// Takes over what is registered now; as `Discovery::follow`.
@@ -83,13 +86,31 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         let mut changed = false;
         for claim in claims {
             let new = found.remove(&claim.name);
-            changed |= hashes.get(&claim.name) != new.as_ref();
+            if hashes.get(&claim.name) == new.as_ref() {
+                continue;
+            }
+            changed = true;
             match new {
-                Some(new) => drop(hashes.insert(claim.name.clone(), new)),
-                None => drop(hashes.remove(&claim.name)),
+                Some(new) => {
+                    let kept = new.clone();
+                    self.shelf.keep(claim, move || serde_json::to_vec(&kept).ok());
+                    hashes.insert(claim.name.clone(), new);
+                }
+                None => {
+                    self.shelf.forget(&claim.name);
+                    hashes.remove(&claim.name);
+                }
             }
         }
         Outcome { well: true, changed }
+    }
+
+    fn recall(&self, known: &Known) -> Option<Hashes> {
+        recalled(&self.shelf.take(known)?, known)
+    }
+
+    fn forget(&self, name: &str) {
+        self.shelf.forget(name);
     }
 
     fn publish(&self, known: &[Known], hashes: &Contents<Hashes>) {
@@ -179,7 +200,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let world = World::default();
-            let (openapi, index) = OpenApi::start(world.clone(), Own::default());
+            let (openapi, index) = OpenApi::start(world.clone(), Own::default(), &Kept::nowhere());
             world.set("v1.good", 200, "A");
             openapi.follow(vec![known("good", "v1", "g"), known("slow", "v1", "s"), known("stolen", "v1", "t")]);
             sleep(Duration::from_millis(1)).await;

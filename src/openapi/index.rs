@@ -97,14 +97,26 @@ pub(super) fn parse(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Ha
 /// Reads the index of the delegate, which may have documents of any key. One whose URL leads elsewhere is passed over.
 pub(super) fn parse_whole(body: &[u8]) -> Result<Hashes, FetchError> {
     let index: Paths = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
-    let plain = |key: &str| {
-        let segment = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
-        key.len() <= 512
-            && key.split('/').all(segment)
-            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte))
-    };
-    let keys = index.paths.iter().filter(|(key, _)| plain(key));
+    let keys = index.paths.iter().filter(|(key, _)| is_plain(key));
     Ok(keys.filter_map(|(key, entry)| Some((key.clone(), entry.hash(key)?.to_owned()))).collect())
+}
+
+/// Reads the hashes that were kept of `known`, as far as they could be its own.
+pub(super) fn recalled(kept: &[u8], known: &Known) -> Option<Hashes> {
+    let mut hashes: Hashes = serde_json::from_slice(kept).ok()?;
+    let own = key(known);
+    hashes.retain(|key, hash| {
+        (hash.is_empty() || is_hash(hash)) && if known.by == By::Itself { is_plain(key) } else { *key == own }
+    });
+    Some(hashes)
+}
+
+/// Whether a key can stand in a URL as it is.
+fn is_plain(key: &str) -> bool {
+    let segment = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
+    key.len() <= 512
+        && key.split('/').all(segment)
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte))
 }
 
 impl Entry {

@@ -11,6 +11,7 @@ mod followed_file;
 mod problem;
 mod published;
 mod socket;
+mod written;
 
 pub use configuration::configuration;
 pub use deadline::{Deadline, within};
@@ -22,3 +23,4 @@ pub use followed_file::{Followed, FollowedFile, OnFailure};
 pub use problem::{Problem, Problems};
 pub use published::{Published, Publisher, changed_if_any};
 pub use socket::set_up;
+pub use written::{replace, write_new};

@@ -14,7 +14,8 @@ use super::certificate::Facts;
 use super::judge::Role;
 use super::key_pair::{KeyPair, PairFiles};
 use super::peer_certificate::PeerCertificate;
-use super::store::{Kind, Store, replace};
+use super::store::{Kind, Store};
+use crate::process::replace;
 use crate::process::{Drain, Phase, Problem, Problems};
 
 /// How often the lives of certificates are looked at.

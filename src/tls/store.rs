@@ -1,16 +1,16 @@
 //! A directory of authorities and certificates: `NAME.crt` beside `NAME.key`.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::SystemTime;
 
 use super::authority::{Authority, Issued, Purpose};
 use super::key_pair::PairFiles;
-use crate::process::Problem;
+use crate::process::{Problem, replace, write_new};
 
 /// Who is vouched for. Each kind has an authority of its own, so that a certificate for one purpose is worth
 /// nothing for another.
@@ -205,43 +205,6 @@ fn read_key(files: &PairFiles) -> Result<rcgen::KeyPair, Problem> {
     let pem = fs::read_to_string(&files.key)
         .map_err(|error| Problem::new(files.key.display(), format!("cannot be read: {error}")))?;
     rcgen::KeyPair::from_pem(&pem).map_err(|_| Problem::new(files.key.display(), "holds no key that can sign"))
-}
-
-/// Creates `path` whole or not at all, and never over another file.
-fn write_new(path: &Path, content: &str, mode: u32) -> io::Result<()> {
-    with_temporary(path, content, mode, |temporary| {
-        // Unlike a rename, a link fails if the name is taken.
-        fs::hard_link(temporary, path)?;
-        fs::remove_file(temporary)
-    })
-}
-
-/// Puts `content` at `path` in one step, for its readers, with the given mode.
-pub(crate) fn replace(path: &Path, content: &str, mode: u32) -> Result<(), Problem> {
-    with_temporary(path, content, mode, |temporary| fs::rename(temporary, path))
-        .map_err(|error| Problem::new(path.display(), format!("cannot be written: {error}")))
-}
-
-fn with_temporary(
-    path: &Path,
-    content: &str,
-    mode: u32,
-    finish: impl FnOnce(&Path) -> io::Result<()>,
-) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{:016x}.tmp", fastrand::u64(..)));
-    // The mode is the file's from its first moment: a key is never readable by others, not even for an instant.
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&temporary)
-        .and_then(|mut file| file.write_all(content.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| finish(&temporary));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
 }
 
 #[cfg(test)]

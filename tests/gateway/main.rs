@@ -27,6 +27,7 @@ mod identity;
 mod impersonation;
 mod isolation;
 mod issuer;
+mod kept;
 mod limits;
 mod load;
 mod lookup;

@@ -125,7 +125,7 @@ fn run(test: impl AsyncFnOnce(World, Discovery<World>, Published<Documents>) + '
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async move {
         let world = World::default();
-        let (discovery, documents) = Discovery::start(world.clone(), Own::default());
+        let (discovery, documents) = Discovery::start(world.clone(), Own::default(), &Kept::nowhere());
         test(world, discovery, documents).await;
     });
 }

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{AbortHandle, spawn_blocking, spawn_local};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::merge::Merged;
 use super::part::{GroupVersionKind, Part};
 use super::serve::{Built, Demand, Version2};
-use crate::discovery::{Bounds, By, Contents, Fetch, FetchError, Keeper, Known, Outcome, Subject, within};
+use crate::discovery::{Bounds, By, Contents, Fetch, FetchError, Keeper, Kept, Known, Outcome, Shelf, Subject, within};
 use crate::kubeapi::version::compare_kube_aware;
 use crate::process::{Published, Publisher};
 
@@ -66,10 +66,16 @@ pub struct Aggregation2<F: Fetch + 'static> {
 
 struct Inner<F: Fetch + 'static> {
     keeper: Keeper<Asking<F>>,
+    shelf: Shelf,
     known: RefCell<Vec<Known>>,
-    wanted: RefCell<bool>,
+    /// Rings when `known` changed.
+    changed: Notify,
+    recalled: Recalled,
     sources: watch::Sender<Option<Arc<Sources>>>,
 }
+
+/// What was kept of the last process, by name of the APIService.
+type Recalled = Rc<RefCell<BTreeMap<String, Arc<Part>>>>;
 
 impl<F: Fetch + 'static> Drop for Aggregation2<F> {
     fn drop(&mut self) {
@@ -78,15 +84,25 @@ impl<F: Fetch + 'static> Drop for Aggregation2<F> {
 }
 
 impl<F: Fetch + 'static> Aggregation2<F> {
-    /// Begins with no APIService, and sleeps until somebody asks. Call it inside the `LocalSet`.
-    pub fn start(fetch: F) -> (Aggregation2<F>, Version2) {
+    /// Begins with no APIService, and sleeps until somebody asks. `kept` holds what was said before. Call it inside the
+    /// `LocalSet`.
+    pub fn start(fetch: F, kept: &Kept) -> (Aggregation2<F>, Version2) {
         let (publisher, built) = Published::new(None);
         let (sources, changes) = watch::channel(None);
         let demand = Arc::<Demand>::default();
-        let asking = Asking { fetch, sources: sources.clone(), reading: Semaphore::new(1) };
-        let inner =
-            Rc::new(Inner { keeper: Keeper::new(asking), known: RefCell::default(), wanted: false.into(), sources });
-        let waking = spawn_local(wake_and_sleep(inner.clone(), demand.clone()));
+        let shelf = kept.shelf("openapi-v2");
+        let recalled = Recalled::default();
+        let asking = Asking {
+            fetch,
+            sources: sources.clone(),
+            reading: Semaphore::new(1),
+            shelf: shelf.clone(),
+            recalled: recalled.clone(),
+        };
+        let keeper = Keeper::new(asking);
+        let inner = Inner { keeper, shelf, known: RefCell::default(), changed: Notify::new(), recalled, sources };
+        let inner = Rc::new(inner);
+        let waking = spawn_local(inner.clone().wake_and_sleep(demand.clone()));
         let merging = spawn_local(merge(changes, publisher));
         let tasks = [waking.abort_handle(), merging.abort_handle()];
         (Aggregation2 { inner, tasks }, Version2 { built, demand })
@@ -96,8 +112,12 @@ impl<F: Fetch + 'static> Aggregation2<F> {
     pub fn follow(&self, mut known: Vec<Known>) {
         // What the delegate serves, it describes.
         known.retain(|one| one.by != By::Delegate);
-        *self.inner.known.borrow_mut() = known;
-        self.inner.apply();
+        let before = self.inner.known.replace(known);
+        let known = self.inner.known.borrow();
+        for gone in before.iter().filter(|was| !known.iter().any(|one| one.name == was.name)) {
+            self.inner.shelf.forget(&gone.name);
+        }
+        self.inner.changed.notify_one();
     }
 
     /// Asks the backend of `apiservice` again now; for when it became available.
@@ -107,30 +127,47 @@ impl<F: Fetch + 'static> Aggregation2<F> {
 }
 
 impl<F: Fetch + 'static> Inner<F> {
-    fn apply(&self) {
-        if *self.wanted.borrow() {
-            let known = self.known.borrow().clone();
-            // The keeper says nothing when nothing changed, but the first document waits even for that.
-            self.sources.send_if_modified(|sources| {
-                let first = sources.is_none();
-                sources.get_or_insert_default();
-                first
-            });
-            self.keeper.follow(known);
+    /// Begins to ask when somebody wants the document, and drops all when nobody has for long.
+    async fn wake_and_sleep(self: Rc<Self>, demand: Arc<Demand>) {
+        loop {
+            demand.notify.notified().await;
+            let mut asleep_at = Instant::now() + IDLE;
+            let mut looked_up = BTreeSet::new();
+            self.apply(&mut looked_up).await;
+            loop {
+                tokio::select! {
+                    () = demand.notify.notified() => asleep_at = Instant::now() + IDLE,
+                    () = self.changed.notified() => self.apply(&mut looked_up).await,
+                    () = sleep_until(asleep_at) => break,
+                }
+            }
+            self.keeper.follow(Vec::new());
+            self.recalled.borrow_mut().clear();
+            self.sources.send_replace(None);
         }
     }
-}
 
-/// Begins to ask when somebody wants the document, and forgets all when nobody has for long.
-async fn wake_and_sleep<F: Fetch + 'static>(inner: Rc<Inner<F>>, demand: Arc<Demand>) {
-    loop {
-        demand.notify.notified().await;
-        *inner.wanted.borrow_mut() = true;
-        inner.apply();
-        while timeout(IDLE, demand.notify.notified()).await.is_ok() {}
-        *inner.wanted.borrow_mut() = false;
-        inner.keeper.follow(Vec::new());
-        inner.sources.send_replace(None);
+    /// Asks those that are registered now. Of those that were not `looked_up` it is looked up first what was kept.
+    async fn apply(&self, looked_up: &mut BTreeSet<String>) {
+        let known = self.known.borrow().clone();
+        let new: Vec<Known> = known.iter().filter(|one| looked_up.insert(one.name.clone())).cloned().collect();
+        let shelf = self.shelf.clone();
+        let recalled = spawn_blocking(move || {
+            let recall = |one: &Known| {
+                let part = Part::read(&shelf.take(one)?, prefix(one).as_deref()).ok()?;
+                Some((one.name.clone(), Arc::new(part)))
+            };
+            new.iter().filter_map(recall).collect::<Vec<_>>()
+        });
+        let recalled = recalled.await.unwrap_or_default();
+        self.recalled.borrow_mut().extend(recalled);
+        // The keeper says nothing when nothing changed, but the first document waits even for that.
+        self.sources.send_if_modified(|sources| {
+            let first = sources.is_none();
+            sources.get_or_insert_default();
+            first
+        });
+        self.keeper.follow(known);
     }
 }
 
@@ -230,6 +267,8 @@ fn is_below(prefixes: &BTreeSet<String>, path: &str) -> bool {
 struct Asking<F> {
     fetch: F,
     sources: watch::Sender<Option<Arc<Sources>>>,
+    shelf: Shelf,
+    recalled: Recalled,
     /// One document is read at a time, as each may take much room.
     reading: Semaphore,
 }
@@ -278,9 +317,7 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
         let mut outcome = Outcome { well: true, changed: false };
         *memory = heard.memory;
         for (name, said) in heard.said {
-            if !claims.iter().any(|claim| claim.name == name) {
-                continue;
-            }
+            let Some(claim) = claims.iter().find(|claim| claim.name == name) else { continue };
             let content = contents.entry(name.clone()).or_default();
             outcome.changed |= !content.asked;
             content.asked = true;
@@ -298,11 +335,22 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
             if problem != content.problem && !problem.is_empty() {
                 tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed; what it said last stays");
             }
+            if part != content.part {
+                match part.clone() {
+                    Some(part) => self.shelf.keep(claim, move || Some(part.write(&part.head).into_bytes())),
+                    None => self.shelf.forget(&name),
+                }
+            }
             outcome.changed |= part != content.part || problem != content.problem;
             content.part = part;
             content.problem = problem;
         }
         outcome
+    }
+
+    fn recall(&self, known: &Known) -> Option<Content> {
+        let part = self.recalled.borrow_mut().remove(&known.name)?;
+        Some(Content { part: Some(part), ..Content::default() })
     }
 
     fn publish(&self, known: &[Known], contents: &Contents<Content>) {

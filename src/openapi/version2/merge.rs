@@ -86,42 +86,11 @@ impl Merged {
 
     /// The document as JSON.
     pub(super) fn write(&self) -> String {
-        let mut out = String::with_capacity(self.size() + (64 << 10));
-        out.push('{');
         let mut head = self.part.head.clone();
         head.entry("swagger".into()).or_insert_with(|| "\"2.0\"".into());
         head.entry("info".into())
             .or_insert_with(|| json!({"title": "narthex", "version": env!("CARGO_PKG_VERSION")}).to_string().into());
-        for (key, value) in &head {
-            separate(&mut out);
-            out.push_str(&format!("\"{key}\":{value}"));
-        }
-        write(&mut out, "paths", &self.part.paths);
-        for (section, entries) in [("definitions", &self.part.definitions), ("parameters", &self.part.parameters)] {
-            if !entries.is_empty() {
-                write(&mut out, section, entries);
-            }
-        }
-        out.push_str("}\n");
-        out
-    }
-}
-
-fn write(out: &mut String, section: &str, entries: &Entries) {
-    separate(out);
-    out.push_str(&format!("\"{section}\":{{"));
-    for (name, entry) in entries {
-        separate(out);
-        out.push_str(&json!(name).to_string());
-        out.push(':');
-        entry.write(out);
-    }
-    out.push('}');
-}
-
-fn separate(out: &mut String) {
-    if !out.ends_with('{') {
-        out.push(',');
+        self.part.write(&head)
     }
 }
 
@@ -153,12 +122,12 @@ mod tests {
 
     use super::*;
 
-    fn part(document: Value) -> Part {
+    fn part(document: &Value) -> Part {
         Part::read(document.to_string().as_bytes(), None).unwrap()
     }
 
     /// A document whose path `path` answers with `Thing`, and this is it.
-    fn document(path: &str, thing: Value, more: Value) -> Value {
+    fn document(path: &str, thing: &Value, more: &Value) -> Value {
         let mut definitions = json!({"Thing": thing});
         definitions.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         json!({
@@ -173,7 +142,7 @@ mod tests {
 
     fn merged(documents: &[Value]) -> Value {
         let mut merged = Merged::default();
-        documents.iter().for_each(|document| merged.add(&part(document.clone()), |_| true));
+        documents.iter().for_each(|document| merged.add(&part(document), |_| true));
         serde_json::from_str(&merged.write()).unwrap()
     }
 
@@ -189,9 +158,9 @@ mod tests {
     fn what_says_the_same_is_shared_whatever_kinds_it_names() {
         let thing = |group| json!({"type": "object", "x-kubernetes-group-version-kind": kinds(&[group])});
         let whole = merged(&[
-            document("/b", thing("b"), json!({})),
-            document("/a", thing("a"), json!({})),
-            document("/c", json!({"type": "object"}), json!({})),
+            document("/b", &thing("b"), &json!({})),
+            document("/a", &thing("a"), &json!({})),
+            document("/c", &json!({"type": "object"}), &json!({})),
         ]);
         assert_eq!(names(&whole["definitions"]), ["Thing"]);
         assert_eq!(whole["definitions"]["Thing"]["x-kubernetes-group-version-kind"], kinds(&["a", "b"]));
@@ -204,11 +173,11 @@ mod tests {
         let list = json!({"List": {"items": {"$ref": "#/definitions/Thing"}, "title": "of its own"}});
         let thing = |title: &str| json!({"title": title});
         let whole = merged(&[
-            document("/a", thing("a"), json!({"Thing_v3": {"title": "there already"}})),
-            document("/b", thing("b"), list),
-            document("/c", thing("c"), json!({})),
-            document("/d", thing("b"), json!({})),
-            document("/e", thing("e"), json!({"Thing_v5": {"title": "its own"}})),
+            document("/a", &thing("a"), &json!({"Thing_v3": {"title": "there already"}})),
+            document("/b", &thing("b"), &list),
+            document("/c", &thing("c"), &json!({})),
+            document("/d", &thing("b"), &json!({})),
+            document("/e", &thing("e"), &json!({"Thing_v5": {"title": "its own"}})),
         ]);
         let schema = |path: &str| whole["paths"][path]["get"]["responses"]["200"]["schema"]["$ref"].clone();
         let of = |path: &str| {
@@ -230,8 +199,8 @@ mod tests {
 
     #[test]
     fn the_first_with_a_path_has_it_and_nothing_is_left_of_the_other() {
-        let first = document("/a", json!({"title": "a"}), json!({}));
-        let mut second = document("/b", json!({"title": "b"}), json!({"Other": {}, "Unnamed": {}}));
+        let first = document("/a", &json!({"title": "a"}), &json!({}));
+        let mut second = document("/b", &json!({"title": "b"}), &json!({"Other": {}, "Unnamed": {}}));
         second["paths"]["/a"] = json!({"get": {"responses": {"200": {"schema": {"$ref": "#/definitions/Other"}}}}});
         let whole = merged(&[first, second]);
         assert_eq!(names(&whole["definitions"]), ["Thing", "Thing_v2", "Unnamed"], "what nobody ever named stays");
@@ -242,8 +211,8 @@ mod tests {
     fn a_kind_is_described_once_and_by_who_may() {
         let thing = |title: &str| json!({"title": title, "x-kubernetes-group-version-kind": kinds(&["a", "b"])});
         let mut merged = Merged::default();
-        merged.add(&part(document("/b", thing("b"), json!({}))), |kind| kind.group != "a");
-        merged.add(&part(document("/a", thing("a"), json!({}))), |_| true);
+        merged.add(&part(&document("/b", &thing("b"), &json!({}))), |kind| kind.group != "a");
+        merged.add(&part(&document("/a", &thing("a"), &json!({}))), |_| true);
         let whole: Value = serde_json::from_str(&merged.write()).unwrap();
         assert_eq!(whole["definitions"]["Thing"]["x-kubernetes-group-version-kind"], kinds(&["b"]));
         assert_eq!(whole["definitions"]["Thing_v2"]["x-kubernetes-group-version-kind"], kinds(&["a"]));
@@ -252,11 +221,11 @@ mod tests {
     #[test]
     fn references_may_run_in_circles() {
         let whole = merged(&[
-            document("/a", json!({"$ref": "#/definitions/Thing"}), json!({})),
+            document("/a", &json!({"$ref": "#/definitions/Thing"}), &json!({})),
             document(
                 "/b",
-                json!({"properties": {"a": {"$ref": "#/definitions/Other"}}}),
-                json!({"Other": {"$ref": "#/definitions/Thing"}}),
+                &json!({"properties": {"a": {"$ref": "#/definitions/Other"}}}),
+                &json!({"Other": {"$ref": "#/definitions/Thing"}}),
             ),
         ]);
         assert_eq!(whole["definitions"]["Thing_v2"]["properties"]["a"]["$ref"], "#/definitions/Other");

@@ -134,6 +134,24 @@ impl Part {
         }
     }
 
+    /// The document as JSON, with `head` for all else it has.
+    pub(super) fn write(&self, head: &BTreeMap<String, Box<str>>) -> String {
+        let mut out = String::with_capacity(self.size() + (64 << 10));
+        out.push('{');
+        for (key, value) in head {
+            separate(&mut out);
+            out.push_str(&format!("\"{key}\":{value}"));
+        }
+        write(&mut out, "paths", &self.paths);
+        for (section, entries) in [("definitions", &self.definitions), ("parameters", &self.parameters)] {
+            if !entries.is_empty() {
+                write(&mut out, section, entries);
+            }
+        }
+        out.push_str("}\n");
+        out
+    }
+
     /// How many bytes it takes, about.
     pub(super) fn size(&self) -> usize {
         let entries = [&self.paths, &self.definitions, &self.parameters].into_iter().flatten();
@@ -212,6 +230,24 @@ impl GroupVersionKind {
                 Some(GroupVersionKind { group, version, kind })
             })
             .collect()
+    }
+}
+
+fn write(out: &mut String, section: &str, entries: &Entries) {
+    separate(out);
+    out.push_str(&format!("\"{section}\":{{"));
+    for (name, entry) in entries {
+        separate(out);
+        out.push_str(&json!(name).to_string());
+        out.push(':');
+        entry.write(out);
+    }
+    out.push('}');
+}
+
+fn separate(out: &mut String) {
+    if !out.ends_with('{') {
+        out.push(',');
     }
 }
 

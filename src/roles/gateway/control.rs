@@ -18,14 +18,14 @@ use crate::authenticate::{TokenFile, Tokens, jwt};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
-use crate::discovery::{Discovery, Documents, Known, MAX_BODY, Own};
+use crate::discovery::{Discovery, Documents, Kept, Known, MAX_BODY, Own};
 use crate::egress::Pool;
 use crate::forward::Stamp;
 use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
 use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
-use crate::registry::{ApiService, Backend, Delegate, Directory, Registry, Rules};
+use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Directory, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
 use crate::tls::server::{self, InUse, ServingPublishers};
@@ -58,6 +58,8 @@ pub(super) struct Control {
     pub(super) resolver: settings::ResolverChoice,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
+    /// What backends said before this process.
+    pub(super) kept: Kept,
     pub(super) drain: Drain,
 }
 
@@ -84,9 +86,9 @@ impl Control {
             registrations_elsewhere: false,
         };
         let fetcher = |most| Fetcher { asker: asker.clone(), most };
-        let (discovery, documents) = Discovery::start(fetcher(MAX_BODY), own);
-        let (openapi, index) = OpenApi::start(fetcher(MAX_BODY), own);
-        let (openapi2, version2) = Aggregation2::start(fetcher(MAX_DOCUMENT));
+        let (discovery, documents) = Discovery::start(fetcher(MAX_BODY), own, &self.kept);
+        let (openapi, index) = OpenApi::start(fetcher(MAX_BODY), own, &self.kept);
+        let (openapi2, version2) = Aggregation2::start(fetcher(MAX_DOCUMENT), &self.kept);
         if ready.send((documents, index, version2)).is_err() {
             return;
         }
@@ -130,11 +132,15 @@ impl Control {
             metrics: self.metrics,
             asker,
             in_use: self.in_use,
+            kept: self.kept,
             drain: self.drain,
         };
         known.follow(&discovery, &openapi, &openapi2).await;
     }
 }
+
+/// After so many seconds a registry that was to be read has been.
+const FORGET_AFTER: u32 = 600;
 
 /// Keeps discovery and OpenAPI told of what is registered and of what came back.
 struct Knowing {
@@ -144,6 +150,7 @@ struct Knowing {
     metrics: Arc<Metrics>,
     asker: Rc<Asker>,
     in_use: Published<Vec<InUse>>,
+    kept: Kept,
     drain: Drain,
 }
 
@@ -161,6 +168,7 @@ impl Knowing {
         let mut round = tokio::time::interval(Duration::from_secs(1));
         let aggregations = discovery.aggregations();
         let mut told = None;
+        let mut seconds = 0;
         loop {
             let registry = self.registry.get();
             let delegate = self.delegate.as_ref().map(Published::get);
@@ -207,9 +215,21 @@ impl Knowing {
                 _ = round.tick() => {
                     self.asker.pool.sweep();
                     self.tell_expiry();
+                    seconds += 1;
+                    if seconds == FORGET_AFTER {
+                        self.forget_others(&registry);
+                    }
                 }
                 () = self.drain.reached(Phase::Ending) => return,
             }
+        }
+    }
+
+    /// Forgets what was kept of APIServices that went while no process ran.
+    fn forget_others(&self, registry: &Registry) {
+        if !registry.api_services.is_empty() {
+            let names = registry.api_services.iter().map(|one| one.name.clone());
+            self.kept.sweep(names.chain([DELEGATE.to_owned()]).collect());
         }
     }
 

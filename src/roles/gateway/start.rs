@@ -21,6 +21,7 @@ use crate::availability::Board;
 use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
 use crate::discovery::Documents;
+use crate::discovery::Kept;
 use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::{Check, Health};
@@ -173,6 +174,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         resolver: config.behind.resolver,
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
+        kept: Kept::within(&config.data_dir.join("last-good")),
         drain: drain.clone(),
     };
     let mut threads = Vec::new();

@@ -1,0 +1,51 @@
+//! Files of ours, written whole or not at all.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use super::Problem;
+
+/// Creates `path` whole or not at all, and never over another file.
+///
+/// # Errors
+/// When it is there already, or cannot be written.
+pub fn write_new(path: &Path, content: &str, mode: u32) -> io::Result<()> {
+    with_temporary(path, content.as_bytes(), mode, |temporary| {
+        // Unlike a rename, a link fails if the name is taken.
+        fs::hard_link(temporary, path)?;
+        fs::remove_file(temporary)
+    })
+}
+
+/// Puts `content` at `path` in one step, for its readers, with the given mode.
+///
+/// # Errors
+/// When it cannot be written; then what was there stays.
+pub fn replace(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), Problem> {
+    with_temporary(path, content.as_ref(), mode, |temporary| fs::rename(temporary, path))
+        .map_err(|error| Problem::new(path.display(), format!("cannot be written: {error}")))
+}
+
+fn with_temporary(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    finish: impl FnOnce(&Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{:016x}.tmp", fastrand::u64(..)));
+    // The mode is the file's from its first moment: a key is never readable by others, not even for an instant.
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_all()))
+        .and_then(|()| finish(&temporary));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
