@@ -16,6 +16,7 @@ mod client;
 mod delegate;
 mod delegated;
 mod discovery;
+mod documents;
 mod ending;
 mod failover;
 mod fairness;
