@@ -42,7 +42,7 @@ impl ConditionStatus {
 
 impl Condition {
     /// Nobody has asked the backend yet.
-    pub(super) fn unknown(now: SystemTime) -> Condition {
+    pub fn unknown(now: SystemTime) -> Condition {
         Condition {
             status: ConditionStatus::Unknown,
             reason: Cow::Borrowed("NotProbed"),

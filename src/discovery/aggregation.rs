@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -68,6 +69,8 @@ pub(super) struct Content {
     asked: bool,
     /// Whether any round ended well.
     heard: bool,
+    /// When it became current or ceased to be.
+    since: Option<SystemTime>,
 }
 
 impl<F: Fetch + 'static> Discovery<F> {
@@ -143,6 +146,9 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                     let content = contents.entry(name).or_default();
                     let before = content.clone();
                     content.hear(verdict);
+                    if !before.asked || content.is_current() != before.is_current() {
+                        content.since = Some(SystemTime::now());
+                    }
                     outcome.changed |= *content != before;
                     if content.heard && (&content.resources, &content.offered) != (&before.resources, &before.offered) {
                         let (content, of) = (content.clone(), claim.clone());
@@ -172,6 +178,7 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                 current: content.is_current(),
                 resources: content.resources.len() + content.offers().map(|one| one.resources.len()).sum::<usize>(),
                 problem: content.trouble.or(content.doubt).unwrap_or_default(),
+                since: content.since,
             }
         });
         let sources: Vec<Source> = sources.collect();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -52,6 +53,9 @@ pub struct Source {
     pub resources: usize,
     /// Why it is not current; empty when it is. For the operator, not for clients.
     pub problem: String,
+    /// When `current` became what it is.
+    #[serde(skip)]
+    pub since: Option<SystemTime>,
 }
 
 /// One path in the three forms that clients may ask for.

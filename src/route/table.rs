@@ -115,6 +115,11 @@ impl Table {
         self.all.iter().find(|route| route.api_service.name == name)
     }
 
+    /// All routes there are, the delegate's last.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.all.iter().chain(&self.delegate)
+    }
+
     /// All routes in the order of discovery, also those without a backend.
     pub fn routes(&self) -> &[Arc<Route>] {
         &self.all

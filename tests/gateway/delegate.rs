@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::backend::{Answer, Backend, Settings, data, json as answer, watched};
-use crate::client::{Client, get, next, request};
+use crate::client::{Client, admin, get, next, request};
 use crate::scene::{Scene, THINGS, register};
 use crate::world::{World, eventually, narthex};
 
@@ -163,11 +163,20 @@ async fn discovery_is_both_and_a_backend_keeps_what_it_claims() {
         assert!(paths.contains(path), "{path} in {paths}");
     }
 
+    let shown_to_the_operator = async || {
+        let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+        let all = report["apiservices"].as_array().unwrap();
+        let delegate = all.iter().find(|one| one["name"] == "delegate").unwrap();
+        (delegate["available"].as_bool(), delegate["service"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(shown_to_the_operator().await, (Some(true), format!("https://{}", cluster.address)));
+
     // What it lists no longer can be had, and stays, as stale.
     let address = cluster.stop().await;
     eventually("staleness", async || (shown("/apis").await[1] == "apps Stale deployments").then_some(())).await;
     assert_eq!(shown("/apis").await[3], all[3]);
     client.get("/version").await.refused(503, "ServiceUnavailable");
+    assert_eq!(shown_to_the_operator().await.0, Some(false));
     assert_eq!(client.get(THINGS).await.text(), "{}");
     let settings = Settings { names: vec!["127.0.0.1"], all: true, address, ..Settings::default() };
     let _back = Backend::start(&scene.world, settings, async |request| cluster_again(request.uri().path())).await;

@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 use super::mistakes::Mistakes;
 use super::shared::Shared;
 use crate::admin::{AdminState, ApiServiceReport, AuditSink, Certificate, EndpointReport, StatusReport, timestamp};
-use crate::availability::{Board, ConditionStatus};
+use crate::availability::{Board, Condition, ConditionStatus};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
 use crate::observe::audit::SinkReport;
 use crate::observe::health::Health;
 use crate::observe::log::LogLevel;
 use crate::process::Published;
-use crate::registry::{Backend, Registry};
+use crate::registry::{Backend, DELEGATE, Registry};
 use crate::route::Route;
 
 /// What a status report is made of, besides what all threads share.
@@ -88,7 +88,7 @@ fn report(
         started: timestamp(started),
         phase: StatusReport::phase_of(shared.drain.phase()).to_owned(),
         listen: vec![format!("https://{address}")],
-        apiservices: shared.table.get().routes().iter().map(|route| api_service(shared, board, route)).collect(),
+        apiservices: shared.table.get().all().map(|route| api_service(shared, board, route)).collect(),
         certificates,
         authorizers: shared.authorizer.describe(),
         file_problems: mistakes.now(),
@@ -114,9 +114,29 @@ impl From<SinkReport> for AuditSink {
     }
 }
 
+/// The delegate is not probed: it is asked every few seconds what it serves, which says as much.
+fn delegate(shared: &Shared) -> Arc<Condition> {
+    let documents = shared.documents.load();
+    let unknown = || Condition::unknown(SystemTime::now());
+    let heard = documents.sources.iter().find(|source| source.apiservice == DELEGATE && source.asked);
+    let since = heard.and_then(|source| source.since).unwrap_or_else(SystemTime::now);
+    Arc::new(match heard {
+        None => unknown(),
+        Some(source) if source.problem.is_empty() => {
+            let (reason, message) = ("Delegate".into(), "has whatever no APIService claims".into());
+            Condition { status: ConditionStatus::True, reason, message, since, ..unknown() }
+        }
+        Some(source) => {
+            let (reason, message) = ("DiscoveryFailed".into(), "does not say what it serves".into());
+            let detail = source.problem.clone();
+            Condition { status: ConditionStatus::False, reason, message, detail, since }
+        }
+    })
+}
+
 fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiServiceReport {
     let service = &route.api_service;
-    let condition = board.of(&service.name).condition();
+    let condition = if service.name == DELEGATE { delegate(shared) } else { board.of(&service.name).condition() };
     let running = shared.metrics.running(&service.name);
     let endpoints = route.resolved.as_ref().map(|resolved| resolved.endpoints.as_slice()).unwrap_or_default();
     ApiServiceReport {
@@ -124,7 +144,7 @@ fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiService
         service: match &service.backend {
             Backend::Local => "Local".to_owned(),
             Backend::Service(service) => format!("{}/{}", service.namespace, service.name),
-            Backend::Url(url) => format!("{:?}", url.host),
+            Backend::Url(url) => url.to_string(),
         },
         available: match condition.status {
             ConditionStatus::True => Some(true),
