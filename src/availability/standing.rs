@@ -99,7 +99,7 @@ impl Standing {
     }
 
     /// Somebody else found that it is there: it is tried at once.
-    pub(super) fn vouched_for(&self) {
+    pub fn vouched_for(&self) {
         if !self.is_plain() {
             self.with(|record| record.until = record.until.map(|_| Instant::now()));
         }

@@ -108,3 +108,77 @@ fn drawn(member: &Member, safe: bool) -> Drawn {
         Share::Trial => Drawn::Trial,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::availability::Board;
+    use crate::egress::{Pool, Resolver};
+    use crate::observe::metrics::{Metrics, WorkerMetrics};
+    use crate::registry::Rules;
+    use crate::registry::snapshot::tests::{api_service, registry};
+    use crate::route::Table;
+
+    /// A backend with endpoints of both families; the first so many are of the Service's own.
+    fn backend(first: usize, other: usize) -> Backend {
+        let slice = |name: &str, family: &str, count: usize, address: fn(usize) -> String| {
+            let all: String = (0..count).map(|number| format!("- {{addresses: ['{}']}}\n", address(number))).collect();
+            format!(
+                "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}, namespace: ns, labels: {{kubernetes.io/service-name: api}}}}\naddressType: {family}\nports: [{{port: 1}}]\nendpoints:\n{all}---\n"
+            )
+        };
+        let text = [
+            api_service("v1.a.io", "groupPriorityMinimum: 1, versionPriority: 1, service: {name: api, namespace: ns}"),
+            "apiVersion: v1\nkind: Service\nmetadata: {name: api, namespace: ns}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 443}]}\n---\n".to_owned(),
+            slice("four", "IPv4", first, |number| format!("10.0.1.{number}")),
+            slice("six", "IPv6", other, |number| format!("fd00::{number}")),
+        ];
+        let table = Table::build(&registry(&text.concat()), Rules::default(), &Board::default(), None);
+        let target = table.by_name("v1.a.io").unwrap().target().ok().unwrap();
+        let metrics = WorkerMetrics::new(&Metrics::new());
+        Backend::new(&target, None, &Pool::new(Resolver::System), &metrics).unwrap()
+    }
+
+    fn picked(backend: &Backend, failed: &[usize], safe: bool) -> HashSet<usize> {
+        (0..500).filter_map(|_| backend.pick(failed, &[], safe)).map(|(index, _)| index).collect()
+    }
+
+    fn take_out(backend: &Backend, index: usize) {
+        while !backend.member(index).standing.failed(|| true) {}
+        assert!(backend.member(index).standing.is_out());
+    }
+
+    #[test]
+    fn all_of_the_first_family_and_the_other_when_these_failed() {
+        let backend = backend(4, 2);
+        assert_eq!(picked(&backend, &[], true), HashSet::from([0, 1, 2, 3]));
+        assert_eq!(picked(&backend, &[1, 3], true), HashSet::from([0, 2]));
+        assert_eq!(picked(&backend, &[0, 1, 2, 3], true), HashSet::from([4, 5]));
+        assert!(picked(&backend, &[0, 1, 2, 3, 4, 5], true).is_empty());
+        let doubtful = backend.pick(&[0, 1, 2], &[3, 4, 5], true).map(|(index, _)| index);
+        assert_eq!(doubtful, Some(3), "better than none");
+    }
+
+    #[test]
+    fn who_is_out_is_tried_once_and_only_by_whom_it_does_not_hurt() {
+        let backend = backend(4, 0);
+        take_out(&backend, 2);
+        assert_eq!(picked(&backend, &[], true), HashSet::from([0, 1, 3]));
+        backend.member(2).standing.vouched_for();
+        assert_eq!(picked(&backend, &[], false), HashSet::from([0, 1, 3]));
+        let tried: Vec<usize> = (0..500).filter_map(|_| backend.pick(&[], &[], true)).map(|(index, _)| index).collect();
+        assert_eq!(tried.iter().filter(|index| **index == 2).count(), 1);
+    }
+
+    #[test]
+    fn never_all() {
+        let backend = backend(3, 1);
+        (0..4).for_each(|index| take_out(&backend, index));
+        assert!(!picked(&backend, &[], false).is_empty());
+        let one = self::backend(1, 0);
+        take_out(&one, 0);
+        assert_eq!(picked(&one, &[], false), HashSet::from([0]));
+    }
+}

@@ -71,7 +71,10 @@ pub(super) async fn upgrade(
 
     let (index, mut sender, timing) = match open(backend).await {
         Ok(opened) => opened,
-        Err(failure) => return Err((refuse(&failure, name, info, true), record)),
+        Err(failure) => {
+            backend.failed(&failure);
+            return Err((refuse(&failure, name, info, true), record));
+        }
     };
     let member = backend.member(index);
     record.endpoint(&member.counts);
@@ -87,12 +90,17 @@ pub(super) async fn upgrade(
                 None if egress::is_nonsense(&error) => Failure::Nonsense(describe(&error)),
                 None => Failure::Broken(describe(&error)),
             };
+            if !matches!(failure, Failure::Unreachable(_)) {
+                backend.broke(index);
+            }
+            backend.failed(&failure);
             return Err((refuse(&failure, name, info, false), record));
         }
         None => return Err((timed_out(name, info, false), record)),
     };
     record.answered(Some(Opening { dial: timing.connect, tls: timing.handshake }));
     let status = response.status();
+    backend.answered(index, status);
     if status == StatusCode::SWITCHING_PROTOCOLS {
         let answered = response.headers().get(UPGRADE).cloned();
         let backend_side = hyper::upgrade::on(&mut response);

@@ -47,6 +47,10 @@ pub struct SliceEndpoint {
     pub addresses: Vec<IpAddr>,
     /// Whether it takes requests; an unknown readiness counts as ready.
     pub ready: bool,
+    /// Whether it is about to end, and serves as long as it is there.
+    pub leaving: bool,
+    /// The zones it is meant for (`hints.forZones`).
+    pub zones: Vec<String>,
 }
 
 /// The label that ties a slice to its Service.
@@ -89,8 +93,15 @@ impl EndpointSlice {
                 }
                 addresses.push(ip);
             }
-            let ready = one.conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
-            endpoints.push(SliceEndpoint { addresses, ready });
+            let conditions = one.conditions.as_ref();
+            let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
+            let leaving = conditions.is_some_and(|conditions| {
+                // An unknown `serving` says what `ready` says, and one that ends is never that.
+                conditions.terminating == Some(true) && conditions.serving == Some(true)
+            });
+            let zones = one.hints.and_then(|hints| hints.for_zones).unwrap_or_default();
+            let zones = zones.into_iter().map(|zone| zone.name).collect();
+            endpoints.push(SliceEndpoint { addresses, ready, leaving, zones });
         }
         let subsets = vec![Subset { ports, endpoints }];
         (problems.0.len() == before).then_some(EndpointSlice { namespace, name, service, legacy: false, subsets })
@@ -109,7 +120,8 @@ impl EndpointSlice {
                 for (m, one) in list.unwrap_or_default().iter().enumerate() {
                     let field = format!("subsets[{n}].{field}[{m}].ip");
                     if let Some(ip) = problems.keep(address(&place, &field, &one.ip)) {
-                        endpoints.push(SliceEndpoint { addresses: vec![ip], ready });
+                        let (leaving, zones) = (false, Vec::new());
+                        endpoints.push(SliceEndpoint { addresses: vec![ip], ready, leaving, zones });
                     }
                 }
             };

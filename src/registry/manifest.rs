@@ -122,6 +122,21 @@ pub(super) struct EndpointManifest {
     pub(super) addresses: Vec<String>,
     #[serde(default)]
     pub(super) conditions: Option<Conditions>,
+    #[serde(default)]
+    pub(super) hints: Option<Hints>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", expecting = "a mapping")]
+pub(super) struct Hints {
+    #[serde(default)]
+    pub(super) for_zones: Option<Vec<ForZone>>,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "a mapping")]
+pub(super) struct ForZone {
+    pub(super) name: String,
 }
 
 #[derive(Deserialize)]
@@ -129,6 +144,10 @@ pub(super) struct EndpointManifest {
 pub(super) struct Conditions {
     #[serde(default)]
     pub(super) ready: Option<bool>,
+    #[serde(default)]
+    pub(super) serving: Option<bool>,
+    #[serde(default)]
+    pub(super) terminating: Option<bool>,
 }
 
 #[derive(Deserialize)]

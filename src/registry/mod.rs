@@ -25,7 +25,7 @@ pub use delegate::{DELEGATE, Delegate};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
 pub use follow::Directory;
 pub use long_running::LongRunning;
-pub use resolve::{Resolved, Rules, Unavailable, resolve};
+pub use resolve::{Resolved, Rules, Unavailable, Zone, resolve};
 pub use service::{Service, ServicePort, ServiceType};
 pub use snapshot::{Registry, Settings, load, read};
 pub use url_backend::UrlBackend;

@@ -5,9 +5,10 @@
 //! server outside.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use super::api_service::{ApiService, Backend, ServiceReference};
-use super::endpoints::EndpointSlice;
+use super::endpoints::{EndpointSlice, SliceEndpoint};
 use super::service::{Service, ServiceType};
 use super::snapshot::Registry;
 use crate::egress::{Destination, Host};
@@ -17,7 +18,8 @@ use crate::egress::{Destination, Host};
 pub struct Resolved {
     /// Never empty, none twice.
     pub endpoints: Vec<Destination>,
-    /// The first so many are to be balanced; the rest are the other address family, for when these fail.
+    /// The first so many are to be balanced; the rest are for other zones or of the other address family, for when
+    /// these fail.
     pub preferred: usize,
     /// The name the backend's certificate must have.
     pub server_name: String,
@@ -41,11 +43,42 @@ pub struct Rules {
     pub endpoints: bool,
     /// Whether a Service may stand for a name elsewhere (`--allow-external-name`).
     pub external_name: bool,
+    /// Where we are (`--zone`).
+    pub zone: Option<Zone>,
+}
+
+/// The name of a zone, as the label `topology.kubernetes.io/zone` has it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Zone {
+    text: [u8; Zone::MOST],
+    length: usize,
+}
+
+impl Zone {
+    /// The longest value of a label.
+    const MOST: usize = 63;
+
+    /// None if it is empty or longer than a label's value can be.
+    pub fn new(name: &str) -> Option<Zone> {
+        let mut text = [0; Zone::MOST];
+        text.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        (!name.is_empty()).then_some(Zone { text, length: name.len() })
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.text[..self.length] == *name.as_bytes()
+    }
+}
+
+impl fmt::Debug for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&String::from_utf8_lossy(&self.text[..self.length]), f)
+    }
 }
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { endpoints: true, external_name: true }
+        Rules { endpoints: true, external_name: true, zone: None }
     }
 }
 
@@ -94,7 +127,12 @@ fn places(
         return unavailable("ServicePortError", message);
     };
     let slices = registry.endpoint_slices_of(namespace, name);
-    let ready = ready(&slices, &service_port.name);
+    let serving = |of: fn(&SliceEndpoint) -> bool| serving(&slices, &service_port.name, of);
+    let mut ready = serving(|one| one.ready);
+    if ready.is_empty() {
+        // As kube-proxy (KEP-1669): who is on the way out and still serves is better than nobody.
+        ready = serving(|one| one.leaving);
+    }
     if !slices.is_empty() && ready.is_empty() {
         let port_name = &service_port.name;
         let message = format!(
@@ -103,7 +141,7 @@ fn places(
         return unavailable("MissingEndpoints", message);
     }
     if rules.endpoints && !ready.is_empty() {
-        return Ok(by_family(service, ready));
+        return Ok(best_first(service, ready, rules.zone));
     }
     if service.headless {
         let message = format!("cannot route to service/{name} in {namespace:?} with ClusterIP \"None\"");
@@ -113,39 +151,57 @@ fn places(
         let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
         return unavailable("EndpointsNotFound", message);
     }
-    let all = service.cluster_ips.iter().map(|ip| Destination { host: Host::Ip(*ip), port: *port }).collect();
-    Ok(by_family(service, all))
+    let at = |ip: &IpAddr| (Destination { host: Host::Ip(*ip), port: *port }, [].as_slice());
+    Ok(best_first(service, service.cluster_ips.iter().map(at).collect(), None))
 }
 
-/// Ready endpoints whose port has this name, each once.
-fn ready<S: AsRef<EndpointSlice>>(slices: &[S], port_name: &str) -> Vec<Destination> {
-    let mut found: Vec<Destination> = Vec::new();
+/// An endpoint, and the zones it is meant for.
+type Place<'r> = (Destination, &'r [String]);
+
+/// Such endpoints `of` which this is so, whose port has this name, each once.
+fn serving<'r, S: AsRef<EndpointSlice>>(
+    slices: &'r [S],
+    port_name: &str,
+    of: impl Fn(&SliceEndpoint) -> bool,
+) -> Vec<Place<'r>> {
+    let mut found: Vec<Place<'_>> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for subset in slices.iter().flat_map(|slice| &slice.as_ref().subsets) {
         let Some(port) = subset.ports.iter().find(|port| port.name == port_name) else { continue };
-        // As upstream: of an endpoint's addresses only the first is certain to be its own.
-        let addresses = subset.endpoints.iter().filter(|one| one.ready).filter_map(|one| one.addresses.first());
-        for address in addresses {
+        for one in subset.endpoints.iter().filter(|one| of(one)) {
+            // As upstream: of an endpoint's addresses only the first is certain to be its own.
+            let Some(address) = one.addresses.first() else { continue };
             let endpoint = Destination { host: Host::Ip(*address), port: port.port };
             if seen.insert(endpoint.clone()) {
-                found.push(endpoint);
+                found.push((endpoint, &one.zones));
             }
         }
     }
     found
 }
 
-/// The Service's first family first, and how many there are of it (all, when there is no other).
-fn by_family(service: &Service, endpoints: Vec<Destination>) -> (Vec<Destination>, usize) {
+/// The Service's first family first, within it those for our zone, and how many come before all others.
+fn best_first(service: &Service, endpoints: Vec<Place<'_>>, zone: Option<Zone>) -> (Vec<Destination>, usize) {
     let ipv6 = service.prefers_ipv6.unwrap_or(false);
     let (mut first, mut other): (Vec<_>, Vec<_>) =
-        endpoints.into_iter().partition(|one| matches!(one.host, Host::Ip(ip) if ip.is_ipv6() == ipv6));
+        endpoints.into_iter().partition(|(one, _)| matches!(one.host, Host::Ip(ip) if ip.is_ipv6() == ipv6));
     if first.is_empty() {
         std::mem::swap(&mut first, &mut other);
     }
-    let preferred = first.len();
+    let mut preferred = first.len();
+    // As kube-proxy: hints count only if all have some, and some are for us.
+    if let Some(zone) = zone
+        && first.iter().all(|(_, zones)| !zones.is_empty())
+    {
+        let ours = |(_, zones): &Place<'_>| zones.iter().any(|name| zone.is(name));
+        let near = first.iter().filter(|place| ours(place)).count();
+        if near > 0 {
+            first.sort_by_key(|place| !ours(place));
+            preferred = near;
+        }
+    }
     first.append(&mut other);
-    (first, preferred)
+    (first.into_iter().map(|(endpoint, _)| endpoint).collect(), preferred)
 }
 
 /// A host as a certificate has it: no brackets.
@@ -256,8 +312,51 @@ mod tests {
         let resolved = go(&(service(both) + &four), Rules::default()).unwrap();
         assert_eq!((resolved.preferred, resolved.endpoints.len()), (1, 1));
         // Cluster IPs when the operator wants them, as long as anything is ready behind them.
-        let cluster = Rules { endpoints: false, external_name: true };
+        let cluster = Rules { endpoints: false, ..Rules::default() };
         assert_eq!(addresses(go(&(service(both) + &four), cluster)), ["10.0.0.1:443"]);
+    }
+
+    #[test]
+    fn endpoints_for_our_zone_come_first_if_all_have_hints() {
+        let hinted = |hints: [&str; 3]| {
+            let endpoints: String = hints
+                .iter()
+                .enumerate()
+                .map(|(number, zones)| format!("- {{addresses: [10.1.0.{number}], hints: {{forZones: [{zones}]}}}}\n"))
+                .collect();
+            let text = format!("ports: [{{name: https, port: 1}}]\nendpoints:\n{endpoints}");
+            let rules = Rules { zone: Zone::new("here"), ..Rules::default() };
+            let resolved = go(&(service(PORT) + &slice("a", "IPv4", &text)), rules).unwrap();
+            assert_eq!(resolved.endpoints.len(), 3, "the others are there for when these fail");
+            (resolved.preferred, resolved.endpoints[0].to_string())
+        };
+        assert_eq!(
+            hinted(["{name: there}", "{name: elsewhere}, {name: here}", "{name: there}"]),
+            (1, "10.1.0.1:1".into())
+        );
+        assert_eq!(hinted(["{name: there}", "{name: here}", ""]), (3, "10.1.0.0:1".into()), "one has none");
+        assert_eq!(
+            hinted(["{name: there}", "{name: there}", "{name: there}"]),
+            (3, "10.1.0.0:1".into()),
+            "none for us"
+        );
+        assert!(Zone::new("").is_none() && Zone::new(&"z".repeat(64)).is_none());
+        assert_eq!(format!("{:?}", Zone::new("eu-1a").unwrap()), "\"eu-1a\"");
+    }
+
+    #[test]
+    fn who_is_on_the_way_out_serves_when_nobody_else_does() {
+        let leaving = "{addresses: [10.1.0.1], conditions: {ready: false, serving: true, terminating: true}}";
+        let starting = "{addresses: [10.1.0.2], conditions: {ready: false, serving: false}}";
+        let text = |endpoints: &str| {
+            service(PORT)
+                + &slice("a", "IPv4", &format!("ports: [{{name: https, port: 1}}]\nendpoints: [{endpoints}]\n"))
+        };
+        let both = text(&format!("{leaving}, {starting}"));
+        assert_eq!(addresses(go(&both, Rules::default())), ["10.1.0.1:1"]);
+        let ready = text(&format!("{leaving}, {{addresses: [10.1.0.3]}}"));
+        assert_eq!(addresses(go(&ready, Rules::default())), ["10.1.0.3:1"]);
+        assert_eq!(reason(go(&text(starting), Rules::default())).0, "MissingEndpoints");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::backend::{Backend, Settings, json};
 use crate::client::{Client, Read, admin, get, next, request, sample};
 use crate::process::{Process, signed};
 use crate::raw::{self, Talk};
-use crate::scene::{Scene, THINGS, register};
+use crate::scene::{Scene, THINGS, annotated, register};
 use crate::world::{World, eventually};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -149,6 +149,50 @@ async fn one_of_three_stalls_under_load_and_goes_on() {
         .await;
         only_what_may_have_been_done(&tally.take_refused());
     }
+}
+
+/// Endpoints whose hints are for our zone get everything, as long as they are there; so do those that end and still
+/// serve when none is ready.
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_and_conditions_of_endpoints_are_heeded() {
+    let world = World::new();
+    let mut backends = Vec::new();
+    for name in NAMES {
+        backends.push(Backend::start(&world, Settings::default(), move |request| signed(name, request)).await);
+    }
+    let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.address).collect();
+    let listed = |of: [(&str, bool); 3]| {
+        let text = world.manifests("things.example.com", "v1", &addresses, &annotated(&[]));
+        let mut slices = text.split("conditions: {ready: true}");
+        let mut all = slices.next().unwrap().to_owned();
+        for ((zone, ready), rest) in of.into_iter().zip(slices) {
+            let conditions = if ready { "ready: true" } else { "ready: false, serving: true, terminating: true" };
+            all += &format!("conditions: {{{conditions}}}, hints: {{forZones: [{{name: {zone}}}]}}{rest}");
+        }
+        world.registry("things.yaml", &all);
+    };
+    listed([("there", true), ("here", true), ("there", true)]);
+    let gateway = world.gateway(&["--zone=here"]);
+    let jane = world.user("jane", &[]);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let asked = async || {
+        let mut by = std::collections::BTreeSet::new();
+        for _ in 0..30 {
+            by.insert(client.get(THINGS).await.json()["by"].as_str().unwrap().to_owned());
+        }
+        by.into_iter().collect::<String>()
+    };
+    assert_eq!(asked().await, "b");
+    listed([("here", true), ("here", false), ("there", true)]);
+    eventually("the next to take over", async || (asked().await == "a").then_some(())).await;
+    listed([("here", false), ("here", false), ("here", false)]);
+    eventually("those that end to serve", async || (asked().await == "abc").then_some(())).await;
+    listed([("there", true), ("there", true), ("there", false)]);
+    eventually("hints for others to be no hints", async || (asked().await == "ab").then_some(())).await;
+    listed([("here", true), ("there", true), ("there", true)]);
+    eventually("the hint to be heeded", async || (asked().await == "a").then_some(())).await;
+    backends.remove(0).stop().await;
+    assert_eq!(asked().await, "bc");
 }
 
 /// Reads a watch to its end; the number of the endpoint and the last event.

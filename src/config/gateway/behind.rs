@@ -63,6 +63,7 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
         rules: registry::Rules {
             endpoints: reading.switch("enable-aggregator-routing"),
             external_name: reading.switch("allow-external-name"),
+            zone: zone(reading),
         },
         proxy_client: reading.pair("proxy-client-cert-file", "proxy-client-key-file"),
         resolver: match reading.choice("resolver").as_str() {
@@ -70,6 +71,14 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
             _ => ResolverChoice::System,
         },
     }
+}
+
+fn zone(reading: &mut Reading<'_>) -> Option<registry::Zone> {
+    let parse = |name: &str| match registry::Zone::new(name) {
+        None if !name.is_empty() => Err("longer than the 63 characters that a zone's name can have"),
+        zone => Ok(zone),
+    };
+    reading.parse("zone", parse).flatten()
 }
 
 pub(super) fn forwarding(reading: &mut Reading<'_>) -> Forwarding {

@@ -398,6 +398,13 @@ pub static BEHIND: Group = Group {
             "Allow an APIService to name its backend by the annotation narthex.dev/url",
         ),
         Flag::new("allow-external-name", Kind::Switch, "true", "Allow a Service of type ExternalName as a backend"),
+        Flag::new(
+            "zone",
+            Kind::Text("NAME"),
+            "",
+            "Zone this gateway runs in, as the node's label topology.kubernetes.io/zone says; endpoints whose hints are \
+             for it come first, the others when these fail",
+        ),
         Flag::new("forward-uid", Kind::Switch, "true", "Tell backends the user's UID, in X-Remote-Uid"),
         Flag::new(
             "error-format",
