@@ -6,6 +6,7 @@
 //! cargo bench --bench compare -- --watches 2000
 //! cargo bench --bench compare -- --reviews     # tokens and permissions reviewed, beside kube-rbac-proxy
 //! cargo bench --bench compare -- --reviews --only new-tokens
+//! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
 //! ```
 //!
 //! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
@@ -20,6 +21,7 @@
 //! to HAProxy with the same headers.
 
 mod backend;
+mod failover;
 mod load;
 mod reviewer;
 mod reviews;
@@ -79,6 +81,9 @@ fn main() {
         only: value("--only"),
         watches: value("--watches").map(|text| text.parse().expect("--watches takes a number")),
     };
+    if arguments.iter().any(|argument| argument == "--failover") {
+        return failover::run(&World::new(), options.seconds);
+    }
     let missing: Vec<_> =
         ["haproxy", "h2load", "wrk", "taskset"].into_iter().filter(|tool| !world::found(tool)).collect();
     if !missing.is_empty() {

@@ -53,6 +53,14 @@ pub(crate) struct World {
 /// A running process; it ends when dropped.
 pub(crate) struct Running(Child);
 
+impl Running {
+    /// Sends it a signal, by name.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status();
+        assert!(status.expect("kill is there").success());
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -91,7 +99,7 @@ impl World {
             reviewer_port: free_port(),
         };
         world.write_certificates();
-        world.write_registry();
+        world.write_registry(&[world.backend_port]);
         world.write_kubeconfig();
         world.write("tokens.csv", &format!("{},jane,42,\"devs,admins\"\n", world.token));
         world
@@ -135,7 +143,14 @@ impl World {
         }
     }
 
-    fn write_registry(&self) {
+    /// Three backends behind one Service, in place of the one.
+    pub(crate) fn three(&self, http1: bool) -> [Running; 3] {
+        let ports = [(); 3].map(|()| free_port());
+        self.write_registry(&ports);
+        ports.map(|port| self.backend_at(port, http1))
+    }
+
+    fn write_registry(&self, ports: &[u16]) {
         let authority = fs::read_to_string(self.directory().join("ca.crt")).expect("the authority");
         let bundle = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, authority);
         let mut text = String::new();
@@ -145,13 +160,17 @@ impl World {
              spec: {{group: bench.narthex.dev, version: v1, groupPriorityMinimum: 1000, versionPriority: 15, \
              caBundle: {bundle}, service: {{namespace: bench, name: bench, port: 443}}}}\n---\n\
              apiVersion: v1\nkind: Service\nmetadata: {{namespace: bench, name: bench}}\n\
-             spec: {{type: ClusterIP, clusterIP: 127.0.0.1, ports: [{{name: https, port: 443, targetPort: {port}}}]}}\n---\n\
-             apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-             metadata: {{namespace: bench, name: bench-1, labels: {{kubernetes.io/service-name: bench}}}}\n\
-             addressType: IPv4\nports: [{{name: https, port: {port}}}]\n\
-             endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]\n",
-            port = self.backend_port
+             spec: {{type: ClusterIP, clusterIP: 127.0.0.1, ports: [{{name: https, port: 443}}]}}\n"
         );
+        for port in ports {
+            let _ = write!(
+                text,
+                "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                 metadata: {{namespace: bench, name: bench-{port}, labels: {{kubernetes.io/service-name: bench}}}}\n\
+                 addressType: IPv4\nports: [{{name: https, port: {port}}}]\n\
+                 endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]\n"
+            );
+        }
         self.write("registry/bench.yaml", &text);
     }
 
@@ -180,15 +199,19 @@ impl World {
     }
 
     pub(crate) fn backend(&self, http1: bool) -> Running {
+        self.backend_at(self.backend_port, http1)
+    }
+
+    fn backend_at(&self, port: u16, http1: bool) -> Running {
         let child = Command::new("taskset")
             .args(["-c", "0"])
             .arg(std::env::current_exe().expect("our own path"))
             .arg("backend")
             .arg(self.directory())
-            .args([self.backend_port.to_string().as_str(), if http1 { "h1" } else { "h2" }])
+            .args([port.to_string().as_str(), if http1 { "h1" } else { "h2" }])
             .spawn()
             .expect("the backend starts");
-        wait_for(self.backend_port, "the backend");
+        wait_for(port, "the backend");
         Running(child)
     }
 

@@ -32,7 +32,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// While a request waits for its answer.
 const AWAITED: Patience =
-    Patience { ask: Duration::from_secs(4), doubt: Duration::from_secs(4), end: Duration::from_secs(8) };
+    Patience { ask: Duration::from_secs(2), doubt: Duration::from_secs(3), end: Duration::from_secs(6) };
 
 /// Header lines of an answer; a backend that sends more is broken or hostile.
 const MAX_HEADERS: usize = 200;

@@ -25,7 +25,10 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
     };
     if let Failure::Nonsense(cause) = failure {
         let message = format!("the backend's answer cannot be understood (aggregated API {name}: InvalidAnswer)");
-        return bad_answer(name, info, "InvalidAnswer", &message).because(cause);
+        let status =
+            about(Status::bad_gateway(message), info).with_cause("InvalidAnswer", format!("aggregated API {name}"));
+        let status = if safe { status.with_retry_after(SOON) } else { status };
+        return Refusal::new(Blame::Backend, status).because(cause);
     }
     let again = safe || !matches!(failure, Failure::Broken(_));
     let status = Status::service_unavailable(format!(

@@ -13,7 +13,7 @@ use crate::backend::{Backend, Settings};
 use crate::client::{Client, get, request, sample};
 use crate::process::{Process, signed};
 use crate::raw::{self, Talk};
-use crate::scene::annotated;
+use crate::scene::{Scene, THINGS, annotated, register};
 use crate::world::{Gateway, Pair, World, eventually};
 
 /// The victim first.
@@ -208,6 +208,51 @@ async fn one_of_five_takes_ten_seconds_an_answer() {
     })
     .await;
     assert_eq!(sample(&five.gateway, "narthex_circuit_state{apiservice=\"v1.one.example.com\"}").await, Some(0.0));
+}
+
+/// Whoever is turned away reads why, and when to come again, in the encoding they accept.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_in_the_clients_encoding() {
+    let world = World::new();
+    let backend = raw::http1(&world, Settings::http1(), |mut talk: Talk| async move {
+        if talk.head.contains("mad=1") {
+            talk.say("\0\u{1}\r\n\r\n").await;
+        } else {
+            // Until the gateway has had enough.
+            while talk.more().await.is_some() {}
+        }
+    })
+    .await;
+    let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    register(&world, &[backend.address], &[("request-timeout", "1s"), ("max-inflight", "1")]);
+    let text = world.manifests("dead.example.com", "v1", &[dead], &annotated(&[]));
+    world.registry("dead.yaml", &text);
+    let scene = Scene::of(world, &[]);
+    let client = scene.http2().await;
+    for (accept, kind, begins) in [
+        ("application/json", "application/json", "{".as_bytes()),
+        ("application/yaml", "application/yaml", b""),
+        ("application/cbor", "application/cbor", b"\xd9\xd9\xf7"),
+        ("application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf", b"k8s\0"),
+    ] {
+        let ask = async |path: String| client.ask(get(&path, &[("accept", accept)])).await;
+        let [mad, stalled] = ["mad=1", "mad=0"].map(|query| format!("{THINGS}?{query}"));
+        let mad = ask(mad).await;
+        // One place, taken by whichever comes first.
+        let (timeout, crowded) = tokio::join!(ask(stalled.clone()), ask(stalled.clone()));
+        let mut codes = [timeout.status.as_u16(), crowded.status.as_u16()];
+        codes.sort();
+        assert_eq!(codes, [429, 504]);
+        let dead = ask(things("dead.example.com")).await;
+        assert_eq!((mad.status.as_u16(), dead.status.as_u16()), (502, 503));
+        for answer in [mad, timeout, crowded, dead] {
+            assert_eq!(answer.headers["content-type"], kind);
+            assert!(answer.headers.contains_key("retry-after"), "{} {:?}", answer.status, answer.text());
+            assert!(answer.body.starts_with(begins), "{:?}", answer.text());
+            let whole = answer.text();
+            assert!(whole.contains("Failure") && whole.contains("v1.") && whole.contains("example.com"), "{whole:?}");
+        }
+    }
 }
 
 /// Whatever it is asked, what it says is no HTTP.

@@ -47,7 +47,7 @@ const QUIET: Patience =
     Patience { ask: Duration::from_secs(30), doubt: Duration::from_secs(15), end: Duration::from_secs(15) };
 /// While a request waits for its answer. One who is only slow answers a ping.
 const AWAITED: Patience =
-    Patience { ask: Duration::from_secs(2), doubt: Duration::from_secs(4), end: Duration::from_secs(10) };
+    Patience { ask: Duration::from_secs(1), doubt: Duration::from_secs(3), end: Duration::from_secs(6) };
 /// An unused connection is closed after this long.
 const IDLE: Duration = Duration::from_secs(300);
 /// Bytes of an answer's header block.
@@ -335,9 +335,9 @@ mod tests {
                 assert_eq!(run(false, false, 50).await, (true, true, false), "one that answers");
                 assert_eq!(run(true, false, 50).await, (false, false, true), "one that is silent");
                 assert_eq!(run(true, false, 28).await, (true, false, false), "one that nobody waits for");
-                assert_eq!(run(false, true, 10).await, (true, true, false), "one that is only slow");
-                assert_eq!(run(true, true, 10).await, (false, false, false), "one that is waited for in vain");
-                assert_eq!(run(true, true, 16).await, (false, false, true), "not for ever");
+                assert_eq!(run(false, true, 20).await, (true, true, false), "one that is only slow");
+                assert_eq!(run(true, true, 6).await, (false, false, false), "one that is waited for in vain");
+                assert_eq!(run(true, true, 12).await, (false, false, true), "not for ever");
             })
             .await;
     }
