@@ -1,6 +1,6 @@
 //! What is known about each APIService, where every thread can read it without waiting.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -100,8 +100,9 @@ impl Availability {
     pub fn standings(&self, endpoints: &[Destination]) -> Vec<Arc<Standing>> {
         let mut known = self.standings.lock();
         let among_others = !known.is_empty();
+        let before: HashMap<_, _> = known.iter().map(|(at, standing)| (at, standing)).collect();
         let standing = |endpoint: &Destination| {
-            let found = known.iter().find(|(at, _)| at == endpoint).map(|(_, standing)| standing.clone());
+            let found = before.get(endpoint).map(|standing| Arc::clone(standing));
             found.unwrap_or_else(|| Arc::new(Standing::new(among_others, Instant::now())))
         };
         let now: Vec<Arc<Standing>> = endpoints.iter().map(standing).collect();

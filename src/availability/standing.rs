@@ -77,8 +77,8 @@ impl Standing {
         !self.is_plain() && self.record.lock().until.is_some()
     }
 
-    /// What it may be given now. Asking for a trial takes it: only a request that `may_try`, and can be sent elsewhere
-    /// when it fails, is given one.
+    /// What it may be given now. Asking for a trial takes it: it is given to a request that `may_try`, and can be sent
+    /// elsewhere when it fails; to another only if none of these came for long.
     pub fn share(&self, may_try: bool) -> Share {
         if self.is_plain() { Share::Full } else { self.with(|record| record.share(may_try, Instant::now())) }
     }
@@ -130,7 +130,8 @@ impl Record {
 
     fn share(&mut self, may_try: bool, now: Instant) -> Share {
         if let Some(until) = self.until {
-            if now < until || !may_try {
+            // Where there are none that may, any will have to do.
+            if now < until || !may_try && now < until + self.last {
                 return Share::Nothing;
             }
             // The next one follows if this one is not heard of.
@@ -217,6 +218,7 @@ mod tests {
         let mut record = Record::default();
         out(&mut record, at(0));
         assert_eq!(record.share(false, at(1)), Share::Nothing, "not with a request that could not go elsewhere");
+        assert_eq!({ record }.share(false, at(2)), Share::Trial, "unless there are no others");
         assert_eq!((record.share(true, at(1)), record.share(true, at(1))), (Share::Trial, Share::Nothing));
         record.failed(at(1));
         let tried = |record: &mut Record, from: u64| {

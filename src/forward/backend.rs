@@ -34,9 +34,8 @@ pub(super) struct Member {
     pub(super) counts: Rc<metrics::Endpoint>,
     /// How it stands with all workers.
     pub(super) standing: Arc<Standing>,
-    /// How often it was silent, as far as this worker knows, and whether this worker has said that it is.
+    /// How often it was silent, as far as this worker knows.
     silences: Cell<u32>,
-    silent: Cell<bool>,
 }
 
 impl Backend {
@@ -59,7 +58,6 @@ impl Backend {
             counts: metrics.endpoint(&api_service.name, &destination.to_string()),
             standing: standing.clone(),
             silences: Cell::new(standing.silences()),
-            silent: Cell::new(false),
         };
         Ok(Backend {
             members: resolved.endpoints.iter().zip(&target.route().standings).map(member).collect(),
@@ -152,11 +150,12 @@ impl Backend {
     /// What one worker found out about an endpoint, the others need not find out by waiting. Call it every second.
     pub fn share_silence(&self) {
         for member in &self.members {
-            let silent = member.endpoint.is_silent();
-            if silent && !member.silent.replace(silent) {
+            // Only what this worker found out itself: one that tells what it was told would never be done.
+            if member.endpoint.fell_silent() {
                 member.silences.set(member.standing.silent());
+                let (service, endpoint) = (&self.api_service.name, member.counts.address());
+                tracing::warn!(apiservice = %service, endpoint, "an endpoint does not answer; it is left until it does");
             }
-            member.silent.set(silent);
         }
     }
 

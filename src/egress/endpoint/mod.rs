@@ -42,6 +42,8 @@ pub struct Endpoint {
     dialling: RefCell<Option<Dialling>>,
     /// When the next connection may be opened ahead of need: later than now after one failed.
     ahead: Cell<Instant>,
+    /// Whether it was found silent since that was last asked.
+    fell_silent: Cell<bool>,
     /// Why the endpoint was taken out; a background dial brings it back.
     failure: RefCell<Option<DialError>>,
     pub(in crate::egress) pending: Cell<usize>,
@@ -95,6 +97,7 @@ impl Endpoint {
             multiplexed: RefCell::default(),
             dialling: RefCell::default(),
             ahead: Cell::new(Instant::now()),
+            fell_silent: Cell::new(false),
             failure: RefCell::default(),
             pending: Cell::new(0),
             leaving: Cell::new(0),

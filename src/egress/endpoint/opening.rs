@@ -146,8 +146,13 @@ impl Endpoint {
         }
     }
 
+    /// Whether it was found silent since this was last asked.
+    pub fn fell_silent(&self) -> bool {
+        self.fell_silent.take()
+    }
+
     /// Whether it is out because it says nothing.
-    pub fn is_silent(&self) -> bool {
+    fn is_silent(&self) -> bool {
         self.failure.borrow().as_ref().is_some_and(|failure| failure.reason == SILENT)
     }
 
@@ -169,16 +174,17 @@ impl Endpoint {
             (!usable && multiplexed.iter().any(|connection| connection.is_doubted()), usable)
         };
         if before && doubted && self.is_usable() {
+            self.fell_silent.set(true);
             self.eject(&self.silent());
         } else if speaks && self.is_silent() {
             *self.failure.borrow_mut() = None;
         }
         // Over HTTP/1.1 there is no ping: whether a silent backend still lives is asked by opening a connection.
         match self.open.judge(now) {
-            Verdict::Fine | Verdict::Doubt => {}
             Verdict::Ask => drop(self.dialling()),
-            Verdict::End if self.is_usable() => {}
-            Verdict::End => self.open.cut(),
+            Verdict::Doubt if !self.is_usable() => self.fell_silent.set(true),
+            Verdict::End if !self.is_usable() => self.open.cut(),
+            Verdict::Fine | Verdict::Doubt | Verdict::End => {}
         }
     }
 }

@@ -202,6 +202,9 @@ impl Knowing {
                     openapi2.nudge(&one.name);
                 }
             }
+            if let Some(delegate) = &delegate {
+                self.metrics.circuit_is(&delegate.name, self.board.of(&delegate.name).circuit());
+            }
             available.retain(|name: &String, _| registry.api_service(name).is_some());
             let total = aggregations.load(Ordering::Relaxed);
             for _ in counted..total {
