@@ -46,13 +46,18 @@ fn a_bad_command_line_is_2() {
 
 #[test]
 fn a_bad_configuration_is_1_and_all_of_it_is_told() {
-    let line = ["check", "gateway", "--tls-min-version=VersionTLS10", "--kubeconfig=x", "--registry-dir=/nowhere"];
+    let line =
+        ["check", "gateway", "--tls-min-version=VersionTLS10", "--tracing-config-file=x", "--registry-dir=/nowhere"];
     let output = narthex(&line, &[("NARTHEX_GOAWAY_CHANCE", "1")]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     let errors = text(&output.stderr);
-    for word in ["VersionTLS13", "--kubeconfig: not in this version yet", "/nowhere", "NARTHEX_GOAWAY_CHANCE: 1 is not"]
-    {
+    for word in [
+        "VersionTLS13",
+        "--tracing-config-file: not in this version yet",
+        "/nowhere",
+        "NARTHEX_GOAWAY_CHANCE: 1 is not",
+    ] {
         assert!(errors.contains(word), "{word} is missing:\n{errors}");
     }
     // The same mistake is one of the command line when it stands there.

@@ -264,10 +264,7 @@ mod tests {
                 "zzz: 1\n",
                 "n.yaml line 3: zzz: unknown field; the fields are the flags of the command line in camelCase",
             ),
-            (
-                "config: x\n",
-                "n.yaml line 3: config: unknown field; the fields are the flags of the command line in camelCase",
-            ),
+            ("config: x\n", "n.yaml line 3: config: unknown field; did you mean kubeconfig?"),
             ("securePort: [1]\n", "n.yaml line 3: securePort: a list does not fit; a number is needed"),
             (
                 "anonymousAuth: {a: 1}\n",

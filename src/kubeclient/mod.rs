@@ -11,6 +11,7 @@ mod plain;
 mod remote;
 mod server;
 mod source;
+pub mod watch;
 
 pub use call::{Answer, CallError, Patience};
 pub use client::Client;

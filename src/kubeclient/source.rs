@@ -34,6 +34,13 @@ impl Source {
     }
 }
 
+impl Source {
+    /// What a flag names: the word `in-cluster`, or a file.
+    pub fn named(path: PathBuf) -> Source {
+        if path == Path::new("in-cluster") { Source::InCluster } else { Source::File(path) }
+    }
+}
+
 impl From<PathBuf> for Source {
     fn from(path: PathBuf) -> Source {
         Source::File(path)

@@ -225,6 +225,9 @@ fn bytes(text: &str) -> Option<u64> {
 
 /// The pair named `path` below `dir`. Whether it is there and good is judged when it is loaded.
 fn below(dir: &Path, path: &str) -> Result<PairFiles, String> {
+    if dir == Path::new("") {
+        return Err("there is no --registry-dir, which it would have to be below".to_owned());
+    }
     let relative = Path::new(path);
     if path.is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(format!("{path:?} must be a path below the registry directory, without .."));

@@ -54,7 +54,7 @@ pub struct SliceEndpoint {
 }
 
 /// The label that ties a slice to its Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 impl EndpointSlice {
     pub(super) fn read(document: Document, problems: &mut Problems) -> Option<EndpointSlice> {

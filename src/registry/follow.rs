@@ -1,10 +1,13 @@
-//! The directory, followed: a change takes effect within a second, a mistake changes nothing.
+//! The sources of the registry, followed into one snapshot: a change takes effect within a second, a mistake changes
+//! nothing.
 
 use std::sync::Arc;
 
+use super::cluster::{Cluster, ClusterState, Followed};
 use super::last_good::LastGood;
 use super::scan::Scan;
-use super::snapshot::{Registry, Settings};
+use super::snapshot::{Contents, Registry, Settings};
+use crate::egress::Resolver;
 use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
 
 /// A registry directory that was right when it was opened.
@@ -12,8 +15,6 @@ pub struct Directory {
     settings: Settings,
     state: LastGood,
     follower: Follower,
-    /// What deserved a second look at the start.
-    warnings: Vec<Problem>,
 }
 
 impl Directory {
@@ -24,34 +25,114 @@ impl Directory {
         let mut state = LastGood::new(settings.clone());
         let mut registry = state.update(Scan::of(&settings.dir));
         let registry = std::mem::take(&mut registry.problems).or(registry)?;
-        Ok((Directory { settings, state, follower, warnings: registry.warnings.clone() }, registry))
+        Ok((Directory { settings, state, follower }, registry))
     }
+}
 
-    /// Publishes what changes until the process ends. `mistake` hears of each new problem once.
-    pub async fn follow(mut self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
-        warn_of_new(&self.warnings, &[]);
-        let mut known = (self.state.version, Problems::default());
+/// Where the registry comes from: a directory, a kube-apiserver, both, or nowhere.
+#[derive(Default)]
+pub struct Following {
+    /// Counts where both have an object of the same name.
+    pub directory: Option<Directory>,
+    /// The kube-apiserver, and whom to tell how following it goes.
+    pub cluster: Option<(Cluster, Publisher<ClusterState>)>,
+}
+
+impl Following {
+    /// Publishes what changes until the process ends. `mistake` hears of each new problem once. Needs a `LocalSet`.
+    pub async fn run(
+        self,
+        publisher: Publisher<Registry>,
+        resolver: Resolver,
+        mut drain: Drain,
+        mut mistake: impl FnMut(&Problem),
+    ) {
+        let Following { mut directory, cluster } = self;
+        let mut cluster = cluster.map(|(cluster, state)| cluster.follow(resolver, state));
+        let mut telling = Telling::of(&publisher.reader().get());
+        // What a directory says alone is published already.
+        let mut problems = (Problems::default(), Problems::default());
         loop {
             tokio::select! {
-                () = self.follower.changed() => {}
+                () = changed(directory.as_mut()) => {
+                    if let Some(directory) = &mut directory {
+                        problems.0 = directory.state.update(Scan::of(&directory.settings.dir)).problems;
+                    }
+                }
+                () = said(cluster.as_ref()) => {}
                 () = drain.reached(Phase::Ending) => return,
             }
-            let registry = self.state.update(Scan::of(&self.settings.dir));
-            for problem in registry.problems.0.iter().filter(|problem| !known.1.0.contains(problem)) {
-                tracing::warn!("registry: {problem}; what was right before stays");
-                mistake(problem);
+            let ours = directory.as_ref().map(|directory| directory.state.contents()).unwrap_or_default();
+            let mut version = directory.as_ref().map_or(0, |directory| directory.state.version);
+            let (contents, hidden, complete) = match &mut cluster {
+                None => (ours, Vec::new(), true),
+                Some(cluster) => {
+                    let taken = cluster.take(ours.api_services.iter().map(|(_, one)| one.as_ref()));
+                    problems.1 = taken.problems;
+                    version += taken.version;
+                    // Half a picture would refuse what is only not known yet.
+                    let theirs = if taken.complete { taken.contents } else { Contents::default() };
+                    let (contents, hidden) = ours.over(theirs);
+                    (contents, hidden, taken.complete)
+                }
+            };
+            let now = Problems(problems.0.0.iter().chain(&problems.1.0).cloned().collect());
+            let before = publisher.reader().get();
+            if (version, &now, complete) == (before.version, &before.problems, before.complete) {
+                continue;
             }
-            if registry.problems.0.is_empty() && !known.1.0.is_empty() {
-                tracing::info!("registry: all mistakes are mended");
-            }
-            if registry.version != known.0 {
-                tracing::info!(api_services = registry.api_services.len(), "registry changed");
-            }
-            warn_of_new(&registry.warnings, &self.warnings);
-            self.warnings.clone_from(&registry.warnings);
-            known = (registry.version, registry.problems.clone());
+            let mut registry = Registry::of(contents);
+            (registry.version, registry.problems, registry.complete) = (version, now, complete);
+            registry.warnings.extend(hidden.into_iter().map(|place| {
+                Problem::new(place, "the registry directory has one of the same name, which is used instead")
+            }));
+            telling.tell(&registry, &mut mistake);
             publisher.publish(Arc::new(registry));
         }
+    }
+}
+
+async fn changed(directory: Option<&mut Directory>) {
+    match directory {
+        Some(directory) => directory.follower.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn said(cluster: Option<&Followed>) {
+    match cluster {
+        Some(cluster) => cluster.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the log was told.
+struct Telling {
+    problems: Problems,
+    warnings: Vec<Problem>,
+    version: u64,
+}
+
+impl Telling {
+    fn of(registry: &Registry) -> Telling {
+        warn_of_new(&registry.warnings, &[]);
+        Telling { problems: Problems::default(), warnings: registry.warnings.clone(), version: registry.version }
+    }
+
+    fn tell(&mut self, registry: &Registry, mistake: &mut impl FnMut(&Problem)) {
+        for problem in registry.problems.0.iter().filter(|problem| !self.problems.0.contains(problem)) {
+            tracing::warn!("registry: {problem}; what was right before stays");
+            mistake(problem);
+        }
+        if registry.problems.0.is_empty() && !self.problems.0.is_empty() {
+            tracing::info!("registry: all mistakes are mended");
+        }
+        if registry.version != self.version {
+            tracing::info!(api_services = registry.api_services.len(), "registry changed");
+        }
+        warn_of_new(&registry.warnings, &self.warnings);
+        self.warnings.clone_from(&registry.warnings);
+        (self.problems, self.version) = (registry.problems.clone(), registry.version);
     }
 }
 
@@ -104,7 +185,8 @@ mod tests {
             until(&mut published, |now| now.api_services.len() == 1 && now.problems.0.is_empty()).await;
             drainer.advance(Phase::Ending);
         };
-        tokio::join!(directory.follow(publisher, drain, |_| mistakes += 1), scenario);
+        let following = Following { directory: Some(directory), cluster: None };
+        tokio::join!(following.run(publisher, Resolver::System, drain, |_| mistakes += 1), scenario);
         assert_eq!(mistakes, 1);
     }
 

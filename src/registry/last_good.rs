@@ -10,7 +10,7 @@ use super::api_service::ApiService;
 use super::endpoints::EndpointSlice;
 use super::scan::Scan;
 use super::service::Service;
-use super::snapshot::{Registry, Settings};
+use super::snapshot::{Contents, Registry, Settings};
 use crate::process::{Document, documents, is_json};
 use crate::process::{Problem, Problems};
 
@@ -85,22 +85,23 @@ impl LastGood {
         }
         self.objects = objects;
         self.version += u64::from(changed);
-        let mut registry = self.registry();
+        let mut registry = Registry::of(self.contents());
         registry.problems = problems;
         registry.version = self.version;
         registry
     }
 
-    fn registry(&self) -> Registry {
-        let (mut api_services, mut services, mut slices) = (Vec::new(), Vec::new(), Vec::new());
+    /// What is known.
+    pub(super) fn contents(&self) -> Contents {
+        let mut contents = Contents::default();
         for known in self.objects.values() {
             match &known.object {
-                Object::ApiService(one) => api_services.push((known.place.clone(), one.clone())),
-                Object::Service(one) => services.push(one.clone()),
-                Object::EndpointSlice(one) => slices.push(one.clone()),
+                Object::ApiService(one) => contents.api_services.push((known.place.clone(), one.clone())),
+                Object::Service(one) => contents.services.push(one.clone()),
+                Object::EndpointSlice(one) => contents.endpoint_slices.push(one.clone()),
             }
         }
-        Registry::of(api_services, services, slices)
+        contents
     }
 
     fn judge(&self, document: Document, modified: SystemTime, problems: &mut Problems) -> Option<Object> {

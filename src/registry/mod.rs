@@ -1,11 +1,11 @@
-//! Which APIServices, Services and endpoints exist, from manifests on disk.
+//! Which APIServices, Services and endpoints exist, from manifests on disk and from a kube-apiserver.
 //!
-//! A directory of Kubernetes manifests is read into one immutable [`Registry`] snapshot and followed from
-//! then on. [`resolve`] says where the requests for an APIService go; it is pure, so that the same rules
-//! will hold for objects that come from a kube-apiserver.
+//! A directory of Kubernetes manifests, a kube-apiserver, or both are read into one immutable [`Registry`] snapshot
+//! and followed from then on ([`Following`]). [`resolve`] says where the requests for an APIService go; it is pure.
 
 mod annotations;
 mod api_service;
+mod cluster;
 mod delegate;
 mod endpoints;
 mod follow;
@@ -21,11 +21,12 @@ mod url_backend;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
 pub use api_service::{ApiService, Backend, ServiceReference};
+pub use cluster::{Cluster, ClusterState};
 pub use delegate::{DELEGATE, Delegate};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
-pub use follow::Directory;
+pub use follow::{Directory, Following};
 pub use long_running::LongRunning;
 pub use resolve::{Resolved, Rules, Unavailable, Zone, resolve};
-pub use service::{Service, ServicePort, ServiceType};
+pub use service::{Origin, Service, ServicePort, ServiceType};
 pub use snapshot::{Registry, Settings, load, read};
 pub use url_backend::UrlBackend;

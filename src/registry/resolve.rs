@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use super::api_service::{ApiService, Backend, ServiceReference};
 use super::endpoints::{EndpointSlice, SliceEndpoint};
-use super::service::{Service, ServiceType};
+use super::service::{Origin, Service, ServiceType};
 use super::snapshot::Registry;
 use crate::egress::{Destination, Host};
 
@@ -112,6 +112,10 @@ fn places(
     let ServiceReference { namespace, name, port } = reference;
     let unavailable = |reason, message| Err(Unavailable { reason, message });
     let Some(service) = registry.service(namespace, name) else {
+        if let Some(why) = registry.refusal(namespace) {
+            let message = format!("service/{name} in {namespace:?} cannot be checked due to: {why}");
+            return unavailable("ServiceAccessError", message);
+        }
         return unavailable("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
     };
     if service.kind == ServiceType::ExternalName {
@@ -127,6 +131,12 @@ fn places(
         return unavailable("ServicePortError", message);
     };
     let slices = registry.endpoint_slices_of(namespace, name);
+    // Of a directory's Service they may be left away; a kube-apiserver's controllers write them for each that has
+    // servers, except where somebody else balances.
+    if slices.is_empty() && service.origin == Origin::Cluster && service.kind == ServiceType::ClusterIp {
+        let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
+        return unavailable("EndpointsNotFound", message);
+    }
     let serving = |of: fn(&SliceEndpoint) -> bool| serving(&slices, &service_port.name, of);
     let mut ready = serving(|one| one.ready);
     if ready.is_empty() {

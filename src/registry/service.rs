@@ -26,6 +26,17 @@ pub struct Service {
     pub external_name: String,
     /// Its ports.
     pub ports: Vec<ServicePort>,
+    /// Who says so.
+    pub origin: Origin,
+}
+
+/// Where a Service is known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The registry directory, in which endpoints may be left away.
+    Directory,
+    /// A kube-apiserver, where they are never.
+    Cluster,
 }
 
 /// `spec.type`.
@@ -128,6 +139,7 @@ impl Service {
             prefers_ipv6,
             external_name: external_name.to_owned(),
             ports,
+            origin: Origin::Directory,
         })
     }
 

@@ -1,6 +1,6 @@
 //! The snapshot: what exists, judged and sorted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,42 @@ pub fn read(settings: &Settings, file: &str, text: &str) -> Result<Registry, Pro
     std::mem::take(&mut registry.problems).or(registry)
 }
 
+/// What one source holds, or several together.
+#[derive(Default)]
+pub(super) struct Contents {
+    /// Each with where it stands.
+    pub(super) api_services: Vec<(String, Arc<ApiService>)>,
+    pub(super) services: Vec<Arc<Service>>,
+    pub(super) endpoint_slices: Vec<Arc<EndpointSlice>>,
+    /// Namespaces that cannot be looked into, and why.
+    pub(super) refused: BTreeMap<String, String>,
+}
+
+impl Contents {
+    /// Both together. Of two with the same name this one's counts; with a Service come its endpoints. The places of
+    /// the APIServices that do not count are given back.
+    pub(super) fn over(mut self, mut other: Contents) -> (Contents, Vec<String>) {
+        let mut hidden = Vec::new();
+        let names: HashSet<&str> = self.api_services.iter().map(|(_, one)| one.name.as_str()).collect();
+        other.api_services.retain(|(place, one)| {
+            let stays = !names.contains(one.name.as_str());
+            if !stays {
+                hidden.push(place.clone());
+            }
+            stays
+        });
+        let ours: HashSet<(&str, &str)> =
+            self.services.iter().map(|one| (one.namespace.as_str(), one.name.as_str())).collect();
+        other.services.retain(|one| !ours.contains(&(one.namespace.as_str(), one.name.as_str())));
+        other.endpoint_slices.retain(|one| !ours.contains(&(one.namespace.as_str(), one.service.as_str())));
+        self.api_services.append(&mut other.api_services);
+        self.services.append(&mut other.services);
+        self.endpoint_slices.append(&mut other.endpoint_slices);
+        self.refused.append(&mut other.refused);
+        (self, hidden)
+    }
+}
+
 /// What exists. Objects that did not change are the same `Arc` in the next snapshot.
 #[derive(Clone, Default)]
 pub struct Registry {
@@ -61,11 +97,20 @@ pub struct Registry {
     pub problems: Problems,
     /// What is allowed but deserves a second look.
     pub warnings: Vec<Problem>,
+    /// Whether every source has said all there is at least once: what is not here does not exist.
+    pub complete: bool,
+    /// Namespaces that a kube-apiserver does not let us look into, and what it says of that.
+    refused: BTreeMap<String, String>,
     services: BTreeMap<(String, String), Arc<Service>>,
     endpoint_slices: BTreeMap<(String, String), Vec<Arc<EndpointSlice>>>,
 }
 
 impl Registry {
+    /// What nobody says anything of.
+    pub fn nothing() -> Registry {
+        Registry { complete: true, ..Registry::default() }
+    }
+
     /// The APIService of this name.
     pub fn api_service(&self, name: &str) -> Option<&Arc<ApiService>> {
         self.api_services.iter().find(|one| one.name == name)
@@ -84,13 +129,15 @@ impl Registry {
         all.iter().filter(|slice| slice.legacy != modern).cloned().collect()
     }
 
+    /// Why nobody knows which Services there are in `namespace`, if that is so.
+    pub(super) fn refusal(&self, namespace: &str) -> Option<&str> {
+        self.refused.get(namespace).map(String::as_str)
+    }
+
     /// Sorts what was found and looks for what deserves a second look.
-    pub(super) fn of(
-        mut api_services: Vec<(String, Arc<ApiService>)>,
-        services: impl IntoIterator<Item = Arc<Service>>,
-        endpoint_slices: impl IntoIterator<Item = Arc<EndpointSlice>>,
-    ) -> Registry {
-        let mut registry = Registry::default();
+    pub(super) fn of(contents: Contents) -> Registry {
+        let Contents { mut api_services, services, endpoint_slices, refused } = contents;
+        let mut registry = Registry { refused, complete: true, ..Registry::default() };
         for one in services {
             registry.services.insert((one.namespace.clone(), one.name.clone()), one);
         }
@@ -111,9 +158,9 @@ impl Registry {
         if let Backend::Service(reference) = &one.backend {
             let (name, namespace) = (&reference.name, &reference.namespace);
             match self.service(namespace, name) {
+                None if self.refused.contains_key(namespace) => {}
                 None => {
-                    let message =
-                        format!("service/{name} in {namespace:?} is not in the directory: unavailable until it is");
+                    let message = format!("service/{name} in {namespace:?} is not there: unavailable until it is");
                     self.warnings.push(Problem::field(place, "spec.service", message));
                 }
                 Some(service) => external = service.kind == ServiceType::ExternalName,
@@ -199,7 +246,7 @@ pub(crate) mod tests {
             + "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: ns}\nspec: {type: ExternalName, externalName: x.y}\n";
         let warnings: Vec<String> = registry(&text).warnings.iter().map(ToString::to_string).collect();
         assert_eq!(warnings.len(), 3, "{warnings:#?}");
-        assert!(warnings[0].contains("service/a in \"ns\" is not in the directory"));
+        assert!(warnings[0].contains("service/a in \"ns\" is not there"));
         assert!(warnings[1].contains("spec.caBundle: none given"));
         assert!(warnings[2].contains("an ExternalName without verification"));
     }

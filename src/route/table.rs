@@ -34,6 +34,8 @@ pub struct Table {
     /// In the order of discovery, those without a backend too.
     all: Vec<Arc<Route>>,
     delegate: Option<Arc<Route>>,
+    /// Whether every source of the registry has spoken: a path that is not here belongs to nobody here.
+    pub complete: bool,
 }
 
 /// A route that can be taken now: it leads somewhere, and it is not known that nobody answers there.
@@ -49,7 +51,7 @@ const RETRY_AFTER: u32 = 5;
 impl Table {
     /// The routes of `registry`; those that are as in `previous` are taken from there.
     pub fn build(registry: &Registry, rules: Rules, board: &Board, previous: Option<&Table>) -> Table {
-        let mut table = Table::default();
+        let mut table = Table { complete: registry.complete, ..Table::default() };
         for api_service in &registry.api_services {
             let before = previous.and_then(|table| table.by_name(&api_service.name));
             let route = Route::new(api_service, resolve(api_service, registry, rules), board, before);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::reading::Reading;
+use crate::kubeclient::Source;
 use crate::message::ErrorFormat;
 use crate::registry;
 use crate::tls::PairFiles;
@@ -15,12 +16,23 @@ pub struct Behind {
     pub registry: Option<registry::Settings>,
     /// The kubeconfig of the server that owns what no APIService claims, if there is one, and how it is treated.
     pub delegate: Option<(PathBuf, registry::Settings)>,
+    /// The kube-apiserver whose registry is followed, if one is given.
+    pub cluster: Option<Cluster>,
     /// How requests for a Service find their way.
     pub rules: registry::Rules,
     /// Our certificate as a front proxy; none when we make it ourselves.
     pub proxy_client: Option<PairFiles>,
     /// Who looks names up.
     pub resolver: ResolverChoice,
+}
+
+/// A kube-apiserver that registers backends.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// `--kubeconfig`.
+    pub source: Source,
+    /// What its objects may say; the directory is where their annotations' files are.
+    pub settings: registry::Settings,
 }
 
 /// Who looks names up.
@@ -57,8 +69,10 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
         // One backend may take half of what all may take together.
         default_max_inflight: forwarding.max_inflight.map_or(0, |limit| limit.div_ceil(2)),
     };
+    let cluster = reading.path("kubeconfig").map(Source::named);
     Behind {
         delegate: reading.path("delegate-kubeconfig").map(|path| (path, settings.clone())),
+        cluster: cluster.map(|source| Cluster { source, settings: settings.clone() }),
         registry: Some(settings).filter(|settings| settings.dir != PathBuf::new()),
         rules: registry::Rules {
             endpoints: reading.switch("enable-aggregator-routing"),

@@ -367,6 +367,12 @@ pub static BEHIND: Group = Group {
             "Directory of manifests: APIService, Service, EndpointSlice. Followed: a change takes effect within a second",
         ),
         Flag::new(
+            "kubeconfig",
+            Kind::File,
+            "",
+            "kubeconfig of the kube-apiserver whose APIServices, Services and EndpointSlices are followed, or in-cluster for the one whose pod this is. Its credentials never carry a user's request. Beside --registry-dir, what the directory has counts where both have an object of the same name. Followed on disk",
+        ),
+        Flag::new(
             "delegate-kubeconfig",
             Kind::File,
             "",
@@ -546,7 +552,6 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 /// Flags whose names are settled but whose work is not done yet. They are understood so that whoever
 /// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
 pub static LATER: &[Flag] = &[
-    later("kubeconfig", Kind::File, REGISTRY),
     later("egress-selector-config-file", Kind::File, DIRECT),
     later("proxy-from-environment", Kind::Switch, DIRECT),
     later("tracing-config-file", Kind::File, ACCESS_LOG),

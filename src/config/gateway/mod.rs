@@ -394,8 +394,8 @@ mod tests {
                 true,
             ),
             (
-                &["--kubeconfig=x"],
-                "--kubeconfig: not in this version yet; this version reads its APIServices from --registry-dir",
+                &["--tracing-config-file=x"],
+                "--tracing-config-file: not in this version yet; this version has --access-log and the metrics at --admin-address",
                 false,
             ),
         ];

@@ -25,7 +25,7 @@ use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
 use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
-use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Directory, Registry, Rules};
+use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
 use crate::tls::server::{self, InUse, ServingPublishers};
@@ -38,10 +38,8 @@ pub(super) struct Control {
     pub(super) made: SelfMade,
     pub(super) identity: Identity,
     pub(super) our_identity: Published<KeyPair>,
-    pub(super) directory: Option<Directory>,
     /// With `--delegate-kubeconfig`; beside it whoever follows its file.
     pub(super) delegate: Option<(Delegate, Publisher<ApiService>, Published<ApiService>)>,
-    pub(super) registry_publisher: Publisher<Registry>,
     pub(super) registry: Published<Registry>,
     pub(super) table_publisher: Publisher<Table>,
     pub(super) table: Published<Table>,
@@ -110,9 +108,6 @@ impl Control {
         }
         if let Some((file, publisher)) = self.audit {
             spawn_local(file.follow(publisher, self.mistakes.of("audit"), drain()));
-        }
-        if let Some(directory) = self.directory {
-            spawn_local(directory.follow(self.registry_publisher, drain(), |_| {}));
         }
         let (registry, rules, board) = (&self.registry, self.rules, &self.board);
         let delegate = self.delegate.map(|(file, publisher, delegate)| {

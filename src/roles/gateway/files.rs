@@ -11,7 +11,7 @@ use crate::authorize::{self, Policy, PolicyFile};
 use crate::config::{GatewayConfig, Mistakes};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
-use crate::registry::{ApiService, Delegate, Directory, Registry};
+use crate::registry::{ApiService, Cluster, Delegate, Directory, Registry};
 use crate::reviewer;
 use crate::roles::{refuse, warn};
 use crate::tls::{self, Bundle, Identity, KeyPair};
@@ -22,6 +22,8 @@ pub struct Files {
     pub(super) identity: Option<(Identity, Published<KeyPair>)>,
     pub(super) registry: Option<(Directory, Registry)>,
     pub(super) delegate: Option<(Delegate, ApiService)>,
+    /// The kube-apiserver whose registry is followed.
+    pub(super) cluster: Option<Cluster>,
     pub(super) tokens: Option<(TokenFile, Tokens)>,
     pub(super) authentication: Option<ConfigurationFile>,
     pub(super) policy: Option<(PolicyFile, Policy)>,
@@ -49,6 +51,8 @@ impl Files {
         }
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
         let delegate = keep(&mut problems, config.behind.delegate.clone().map(Delegate::open).transpose());
+        let cluster = config.behind.cluster.clone().map(|cluster| Cluster::open(cluster.source, cluster.settings));
+        let cluster = keep(&mut problems, cluster.transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
         let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
@@ -57,6 +61,7 @@ impl Files {
             Some(identity),
             Some(registry),
             Some(delegate),
+            Some(cluster),
             Some(tokens),
             Some(authentication),
             Some(policy),
@@ -69,6 +74,7 @@ impl Files {
             identity,
             registry,
             delegate,
+            cluster,
             tokens,
             authentication,
             policy,
@@ -85,6 +91,7 @@ impl Files {
             identity,
             registry,
             delegate,
+            cluster,
             tokens,
             authentication,
             policy,

@@ -28,6 +28,7 @@ use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Phase, Problem, Problems, Published};
+use crate::registry::{Following, Registry};
 use crate::reviewer::{Reviewer, Speaker};
 use crate::route::{Dealer, Inflight, Table};
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
@@ -53,6 +54,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         identity,
         registry,
         delegate,
+        cluster,
         tokens,
         authentication,
         policy,
@@ -104,8 +106,9 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         serving.announce(announced)?;
     }
     let (serving_publishers, serving_readers) = serving.publish()?;
-    let (directory, registry) =
-        registry.map_or_else(Default::default, |(directory, registry)| (Some(directory), registry));
+    let (directory, mut registry) =
+        registry.map_or_else(|| (None, Registry::nothing()), |(directory, registry)| (Some(directory), registry));
+    registry.complete = cluster.is_none();
     let board = Board::default();
     let rules = config.behind.rules;
     let delegate = delegate.map(|(file, delegate)| {
@@ -116,6 +119,14 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let first = delegate.as_ref().map(|(.., delegate)| delegate.get());
     let table = table.with_delegate(first.as_ref(), &board, None);
     let (registry_publisher, registry) = Published::new(registry);
+    let (cluster, cluster_state) = match cluster {
+        Some(cluster) => {
+            let (publisher, published) = Published::new(cluster.state());
+            (Some((cluster, publisher)), Some(published))
+        }
+        None => (None, None),
+    };
+    let sources = Following { directory, cluster };
     let (view_publisher, view) = Published::new(View::empty(SystemTime::now()));
     let (table_publisher, table) = Published::new(table);
     let (tokens_publisher, tokens) = match tokens {
@@ -156,9 +167,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         made: own.made,
         identity,
         our_identity: our_identity.clone(),
-        directory,
         delegate,
-        registry_publisher,
         registry: registry.clone(),
         table_publisher,
         table: table.clone(),
@@ -178,12 +187,16 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         drain: drain.clone(),
     };
     let mut threads = Vec::new();
+    let (resolving, following) = (config.behind.resolver, drain.clone());
+    thread("registry", async move || {
+        sources.run(registry_publisher, settings::resolver(resolving), following, |_| {}).await;
+    })?;
     thread("control", move || control.run(ready))?;
     let Ok((documents, openapi, openapi2)) = discovered.recv() else {
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
-    let health = health(&drain, &access_log, &documents);
+    let health = health(&drain, &access_log, &documents, cluster_state.as_ref().map(|_| &table));
     let shared = Arc::new(Shared {
         authenticator: Authenticator::new(authenticate::Settings {
             trust: serving_readers.trust.clone(),
@@ -256,6 +269,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             let told = status::Told {
                 address,
                 registry,
+                cluster: cluster_state,
                 mistakes,
                 board,
                 connections: all_connections,
@@ -316,20 +330,29 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
-pub(super) fn health(drain: &Drain, access_log: &AccessLog, documents: &Published<Documents>) -> Vec<Health> {
+pub(super) fn health(
+    drain: &Drain,
+    access_log: &AccessLog,
+    documents: &Published<Documents>,
+    cluster: Option<&Published<Table>>,
+) -> Vec<Health> {
     let leaving = |drain: Drain| {
         Check::new("shutdown", move || {
             if drain.phase() == Phase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
         })
     };
-    vec![
-        Health::new("livez", [Check::ping()]),
-        Health::new(
-            "readyz",
-            [Check::ping(), access_log.check(), discovery(documents.clone()), leaving(drain.clone())],
-        ),
-        Health::new("healthz", [Check::ping()]),
-    ]
+    let known = cluster.cloned().map(|table| {
+        Check::new("registry", move || {
+            if table.load().complete {
+                Ok(())
+            } else {
+                Err("the kube-apiserver has not said yet what is registered".to_owned())
+            }
+        })
+    });
+    let last = [discovery(documents.clone()), leaving(drain.clone())];
+    let ready = [Check::ping(), access_log.check()].into_iter().chain(known).chain(last);
+    vec![Health::new("livez", [Check::ping()]), Health::new("readyz", ready), Health::new("healthz", [Check::ping()])]
 }
 
 /// Well once every backend known by then was asked what it serves, and then for good (KEP-3352). A name that who knows
@@ -353,8 +376,10 @@ fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAd
     if let Some(path) = kubeconfig {
         tracing::info!(path = %path.display(), "kubeconfig of an administrator");
     }
-    if config.behind.registry.is_none() {
-        tracing::info!("no registry is given, so there is nothing behind; name a directory with --registry-dir");
+    if config.behind.registry.is_none() && config.behind.cluster.is_none() {
+        tracing::info!(
+            "no registry is given, so there is nothing behind; name a directory with --registry-dir or a kube-apiserver with --kubeconfig"
+        );
     }
 }
 

@@ -14,13 +14,14 @@ use crate::observe::audit::SinkReport;
 use crate::observe::health::Health;
 use crate::observe::log::LogLevel;
 use crate::process::Published;
-use crate::registry::{Backend, DELEGATE, Registry};
+use crate::registry::{Backend, ClusterState, DELEGATE, Registry};
 use crate::route::Route;
 
 /// What a status report is made of, besides what all threads share.
 pub(super) struct Told {
     pub(super) address: SocketAddr,
     pub(super) registry: Published<Registry>,
+    pub(super) cluster: Option<Published<ClusterState>>,
     pub(super) mistakes: Mistakes,
     pub(super) board: Board,
     /// One a worker.
@@ -32,13 +33,13 @@ pub(super) struct Told {
 pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
     let reporting = shared.clone();
-    let Told { address, registry, mistakes, board, connections, log_level, access_log } = told;
+    let Told { address, registry, cluster, mistakes, board, connections, log_level, access_log } = told;
     let level = log_level.clone();
     let tasks = (shared.clone(), connections.clone());
     AdminState {
         report: Box::new(move || report(&reporting, &registry, &mistakes, &board, address, started, &level)),
         metrics: shared.metrics.clone(),
-        health: super::start::health(&shared.drain, &access_log, &shared.documents),
+        health: super::start::health(&shared.drain, &access_log, &shared.documents, cluster.as_ref().map(|_| &shared.table)),
         log_level,
         connections: Box::new(move || {
             let lines: Vec<_> = connections

@@ -1,0 +1,173 @@
+//! The events of a watch and the pages of a list, as they arrive.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// One page of a list.
+#[derive(Deserialize)]
+pub(super) struct Page<'p> {
+    #[serde(default)]
+    pub(super) metadata: ListMetadata,
+    #[serde(borrow, default)]
+    pub(super) items: Option<Vec<&'p RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ListMetadata {
+    pub(super) resource_version: String,
+    pub(super) r#continue: String,
+}
+
+/// One line of a watch.
+#[derive(Deserialize)]
+pub(super) struct Event<'e> {
+    pub(super) r#type: Kind,
+    #[serde(borrow)]
+    pub(super) object: &'e RawValue,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "UPPERCASE")]
+pub(super) enum Kind {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+    /// Something later than us.
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Versioned {
+    metadata: Version,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Version {
+    resource_version: String,
+}
+
+/// The version of an object; empty if it has none.
+pub(super) fn version_of(object: &RawValue) -> String {
+    serde_json::from_str::<Versioned>(object.get()).unwrap_or_default().metadata.resource_version
+}
+
+/// What a `metav1.Status` says of an error.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Said {
+    pub(super) code: u16,
+    pub(super) reason: String,
+    pub(super) message: String,
+    pub(super) details: Option<Details>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Details {
+    pub(super) retry_after_seconds: u64,
+}
+
+impl Said {
+    /// Whether it says that a version, or a page, is too old to go on from it.
+    pub(super) fn is_expired(&self) -> bool {
+        self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
+    }
+}
+
+/// Bytes into lines.
+#[derive(Default)]
+pub(super) struct Lines {
+    /// The beginning of a line whose end is still to come.
+    begun: Vec<u8>,
+}
+
+/// A line longer than it may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooLong;
+
+impl Lines {
+    /// Adds `data`, and gives `take` each line that ends in it; stops when `take` says so.
+    pub(super) fn add<E>(
+        &mut self,
+        data: &Bytes,
+        longest: usize,
+        mut take: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<(), E>, TooLong> {
+        let mut rest: &[u8] = data;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = rest.split_at(end);
+            rest = &after[1..];
+            let taken = if self.begun.is_empty() {
+                take(line)
+            } else {
+                self.begun.extend_from_slice(line);
+                let taken = take(&self.begun);
+                self.begun.clear();
+                taken
+            };
+            if taken.is_err() {
+                return Ok(taken);
+            }
+        }
+        if self.begun.len() + rest.len() > longest {
+            return Err(TooLong);
+        }
+        self.begun.extend_from_slice(rest);
+        Ok(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(of: &[&str], longest: usize) -> Result<Vec<String>, TooLong> {
+        let (mut lines, mut found) = (Lines::default(), Vec::new());
+        for data in of {
+            let _ = lines.add(&Bytes::from((*data).to_owned()), longest, |line| {
+                found.push(String::from_utf8_lossy(line).into_owned());
+                Ok::<(), ()>(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn lines_however_they_are_cut() {
+        assert_eq!(lines(&["a\nb\n"], 9).unwrap(), ["a", "b"]);
+        assert_eq!(lines(&["a", "", "b\nc", "\n", "\nd"], 9).unwrap(), ["ab", "c", ""]);
+        assert_eq!(lines(&["abc", "def"], 5), Err(TooLong));
+        assert_eq!(lines(&["abc\n", "def\n"], 5).unwrap(), ["abc", "def"]);
+    }
+
+    #[test]
+    fn events_and_pages_are_understood() {
+        let event: Event<'_> =
+            serde_json::from_str(r#"{"type":"ADDED","object":{"metadata":{"resourceVersion":"7","name":"a"}}}"#)
+                .unwrap();
+        assert_eq!((event.r#type, version_of(event.object)), (Kind::Added, "7".to_owned()));
+        let event: Event<'_> = serde_json::from_str(r#"{"type":"NEW","object":{}}"#).unwrap();
+        assert_eq!((event.r#type, version_of(event.object)), (Kind::Other, String::new()));
+        let page: Page<'_> =
+            serde_json::from_str(r#"{"metadata":{"resourceVersion":"3","continue":"x"},"items":[{}, {}]}"#).unwrap();
+        assert_eq!((page.metadata.r#continue.as_str(), page.items.unwrap().len()), ("x", 2));
+        let empty: Page<'_> = serde_json::from_str(r#"{"metadata":{"resourceVersion":"3"},"items":null}"#).unwrap();
+        assert!(empty.items.is_none());
+    }
+
+    #[test]
+    fn too_old_has_several_names() {
+        for text in [r#"{"code":410}"#, r#"{"reason":"Expired"}"#, r#"{"reason":"Gone","code":410}"#] {
+            assert!(serde_json::from_str::<Said>(text).unwrap().is_expired(), "{text}");
+        }
+        assert!(!serde_json::from_str::<Said>(r#"{"code":500,"reason":"InternalError"}"#).unwrap().is_expired());
+    }
+}

@@ -1,0 +1,118 @@
+//! Objects of one kind by name, and how a new list takes the place of the old without a gap.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Objects by name.
+pub(super) struct Collection<T> {
+    objects: BTreeMap<String, T>,
+    /// The names a list had so far, while one is under way; what the last whole one had, after it.
+    listed: BTreeSet<String>,
+    /// Whether there ever was a whole list.
+    pub(super) is_whole: bool,
+}
+
+impl<T> Default for Collection<T> {
+    fn default() -> Collection<T> {
+        Collection { objects: BTreeMap::new(), listed: BTreeSet::new(), is_whole: false }
+    }
+}
+
+impl<T> Collection<T> {
+    /// A list begins. What is known stays until it is whole.
+    pub(super) fn begin(&mut self) {
+        self.listed.clear();
+    }
+
+    /// This object is there, and `one` if it is right; a wrong one stays as it was. True if anything changed.
+    pub(super) fn put(&mut self, name: &str, one: Option<T>, listed: bool, same: impl Fn(&T, &T) -> bool) -> bool {
+        if listed {
+            self.listed.insert(name.to_owned());
+        }
+        let Some(one) = one else { return false };
+        match self.objects.get_mut(name) {
+            Some(known) if same(known, &one) => false,
+            Some(known) => {
+                *known = one;
+                true
+            }
+            None => {
+                self.objects.insert(name.to_owned(), one);
+                true
+            }
+        }
+    }
+
+    /// The list is whole: what it did not have is gone. True if anything changed; the first one always does.
+    pub(super) fn end(&mut self) -> bool {
+        let before = self.objects.len();
+        self.objects.retain(|name, _| self.listed.contains(name));
+        let first = !std::mem::replace(&mut self.is_whole, true);
+        first || self.objects.len() != before
+    }
+
+    /// The names of the list that ended last, those of wrong objects too.
+    pub(super) fn listed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.listed)
+    }
+
+    /// True if there was such an object.
+    pub(super) fn remove(&mut self, name: &str) -> bool {
+        self.objects.remove(name).is_some()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.objects.contains_key(name)
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.objects.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(collection: &mut Collection<u32>, name: &str, one: Option<u32>, listed: bool) -> bool {
+        collection.put(name, one, listed, |a, b| a == b)
+    }
+
+    fn now(collection: &Collection<u32>) -> Vec<u32> {
+        collection.values().copied().collect()
+    }
+
+    #[test]
+    fn a_new_list_takes_nothing_away_before_it_is_whole() {
+        let mut all = Collection::default();
+        all.begin();
+        assert!(put(&mut all, "a", Some(1), true) && put(&mut all, "b", Some(2), true));
+        assert!(!all.is_whole);
+        assert!(all.end());
+        assert!(all.is_whole);
+        all.begin();
+        assert!(!put(&mut all, "a", Some(1), true), "the same is no change");
+        assert_eq!(now(&all), [1, 2]);
+        // It broke off; the next one has something else.
+        all.begin();
+        put(&mut all, "c", Some(3), true);
+        assert_eq!(now(&all), [1, 2, 3]);
+        assert!(all.end());
+        assert_eq!(now(&all), [3]);
+        all.begin();
+        put(&mut all, "c", Some(3), true);
+        assert!(!all.end());
+    }
+
+    #[test]
+    fn a_wrong_object_stays_as_it_was_until_it_is_gone() {
+        let mut all = Collection::default();
+        put(&mut all, "a", Some(1), true);
+        all.end();
+        assert!(!put(&mut all, "a", None, false));
+        all.begin();
+        put(&mut all, "a", None, true);
+        all.end();
+        assert_eq!((now(&all), all.listed().len()), (vec![1], 1));
+        assert!(all.remove("a") && !all.remove("a"));
+    }
+}

@@ -1,0 +1,250 @@
+//! The watches there are to be, and what they tell.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures_util::future::AbortHandle;
+use futures_util::future::Abortable;
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+
+use super::known::{Kind, Known};
+use super::state::ClusterState;
+use crate::egress::Resolver;
+use crate::kubeclient::watch::{self, Keeper, WatchFailure};
+use crate::kubeclient::{Client, Kubeconfig, Source};
+use crate::process::{Problems, Publisher};
+use crate::registry::api_service::ApiService;
+use crate::registry::snapshot::{Contents, Settings};
+
+/// A kube-apiserver whose kubeconfig was right when it was read.
+pub struct Cluster {
+    settings: Settings,
+    source: Source,
+    kubeconfig: Kubeconfig,
+}
+
+impl Cluster {
+    /// Reads the kubeconfig.
+    ///
+    /// # Errors
+    /// Every mistake in it.
+    pub fn open(source: Source, settings: Settings) -> Result<Cluster, Problems> {
+        let kubeconfig = source.load()?;
+        Ok(Cluster { settings, source, kubeconfig })
+    }
+
+    /// What is known of it while nothing is.
+    pub fn state(&self) -> ClusterState {
+        ClusterState { server: self.kubeconfig.server().to_string(), ..ClusterState::default() }
+    }
+
+    /// Begins to follow it, on this thread's `LocalSet`.
+    pub(in crate::registry) fn follow(self, resolver: Resolver, state: Publisher<ClusterState>) -> Followed {
+        let now = self.state();
+        tracing::info!(file = %self.source, server = now.server, "the registry of a kube-apiserver is followed");
+        let client = Client::new(self.source, self.kubeconfig, resolver);
+        let following = Task::begin(client.clone().follow());
+        let shared = Rc::new(Shared {
+            known: RefCell::new(Known::new(self.settings)),
+            failing: RefCell::default(),
+            changed: Notify::new(),
+            dirty: Cell::new(false),
+        });
+        let mut followed = Followed { client, shared, tasks: BTreeMap::new(), state, now, _following: following };
+        followed.begin(Kind::ApiServices);
+        followed
+    }
+}
+
+/// A kube-apiserver that is followed until this is dropped.
+pub(in crate::registry) struct Followed {
+    client: Rc<Client>,
+    shared: Rc<Shared>,
+    tasks: BTreeMap<Kind, Task>,
+    state: Publisher<ClusterState>,
+    /// What was said of it last.
+    now: ClusterState,
+    _following: Task,
+}
+
+/// What the watches write and the follower reads; never borrowed across an await.
+struct Shared {
+    known: RefCell<Known>,
+    /// What cannot be followed now, since when, and why.
+    failing: RefCell<BTreeMap<Kind, (SystemTime, String)>>,
+    changed: Notify,
+    dirty: Cell<bool>,
+}
+
+/// What one watch tells.
+struct Teller {
+    shared: Rc<Shared>,
+    kind: Kind,
+}
+
+/// A task that ends when this is dropped.
+struct Task(AbortHandle);
+
+impl Task {
+    fn begin(work: impl Future<Output = ()> + 'static) -> Task {
+        let (handle, registration) = AbortHandle::new_pair();
+        tokio::task::spawn_local(Abortable::new(work, registration));
+        Task(handle)
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Followed {
+    /// Waits until something is to be looked at. May be dropped and called again without losing a change.
+    pub(in crate::registry) async fn changed(&self) {
+        while !self.shared.dirty.get() {
+            self.shared.changed.notified().await;
+        }
+    }
+
+    /// Takes what changed: begins and ends watches as the APIServices ask for it, those of `others` too.
+    pub(in crate::registry) fn take<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Taken {
+        self.shared.dirty.set(false);
+        let wanted = self.shared.known.borrow().wanted(others);
+        let gone: Vec<Kind> = self
+            .tasks
+            .keys()
+            .filter(|kind| match kind {
+                Kind::ApiServices => false,
+                Kind::Services(name) | Kind::EndpointSlices(name) => !wanted.contains(name),
+            })
+            .cloned()
+            .collect();
+        for kind in gone {
+            self.tasks.remove(&kind);
+            self.shared.failing.borrow_mut().remove(&kind);
+            if let Kind::Services(name) | Kind::EndpointSlices(name) = &kind {
+                self.shared.known.borrow_mut().forget(name);
+            }
+        }
+        for name in &wanted {
+            self.begin(Kind::Services(name.clone()));
+            self.begin(Kind::EndpointSlices(name.clone()));
+        }
+        let mut known = self.shared.known.borrow_mut();
+        let complete = self.now.complete || known.is_complete(&wanted);
+        let taken = Taken { contents: known.contents(), problems: known.problems(), version: known.version, complete };
+        drop(known);
+        self.tell(complete);
+        taken
+    }
+
+    fn begin(&mut self, kind: Kind) {
+        self.tasks.entry(kind).or_insert_with_key(|kind| {
+            let path = path(kind);
+            let (client, teller) = (self.client.clone(), Teller { shared: self.shared.clone(), kind: kind.clone() });
+            Task::begin(async move { watch::keep(client, &path, &teller).await })
+        });
+    }
+
+    /// Says how it goes, if that changed.
+    fn tell(&mut self, complete: bool) {
+        let failing = self.shared.failing.borrow().values().min_by_key(|(since, _)| *since).cloned();
+        let next = ClusterState { server: self.now.server.clone(), complete, failing };
+        if next == self.now {
+            return;
+        }
+        match (&self.now.failing, &next.failing) {
+            (None, Some((_, why))) => {
+                tracing::warn!(why, "the registry's kube-apiserver cannot be followed; what it said last is used");
+            }
+            (Some(_), None) => tracing::info!("the registry's kube-apiserver is followed again"),
+            _ => {}
+        }
+        if next.complete && !self.now.complete {
+            tracing::info!("the registry of the kube-apiserver is known");
+        }
+        self.now = next.clone();
+        self.state.publish(Arc::new(next));
+    }
+}
+
+/// What there is now.
+pub(in crate::registry) struct Taken {
+    pub(in crate::registry) contents: Contents,
+    pub(in crate::registry) problems: Problems,
+    /// Greater whenever anything changed.
+    pub(in crate::registry) version: u64,
+    /// Whether everything was there at least once.
+    pub(in crate::registry) complete: bool,
+}
+
+impl Teller {
+    fn known(&self, tell: impl FnOnce(&mut Known)) {
+        let before = self.shared.known.borrow().heard;
+        tell(&mut self.shared.known.borrow_mut());
+        if self.shared.known.borrow().heard != before {
+            self.shared.wake();
+        }
+    }
+}
+
+impl Shared {
+    fn wake(&self) {
+        self.dirty.set(true);
+        self.changed.notify_one();
+    }
+}
+
+impl Keeper for Teller {
+    fn begins(&self) {
+        self.known(|known| known.begins(&self.kind));
+    }
+
+    fn lists(&self, object: &RawValue) {
+        self.known(|known| known.has(&self.kind, object, true));
+    }
+
+    fn is_whole(&self) {
+        self.known(|known| known.is_whole(&self.kind));
+    }
+
+    fn has(&self, object: &RawValue) {
+        self.known(|known| known.has(&self.kind, object, false));
+    }
+
+    fn lacks(&self, object: &RawValue) {
+        self.known(|known| known.lacks(&self.kind, object));
+    }
+
+    fn is_well(&self) {
+        if self.shared.failing.borrow_mut().remove(&self.kind).is_some() {
+            self.shared.wake();
+        }
+    }
+
+    fn fails(&self, failure: &WatchFailure) {
+        tracing::debug!(kind = ?self.kind, why = failure.why, "a watch of the registry failed");
+        let why = format!("{}: {}", path(&self.kind), failure.why);
+        self.shared.failing.borrow_mut().entry(self.kind.clone()).or_insert((SystemTime::now(), String::new())).1 = why;
+        // A server that is away says nothing about a namespace; one that answers with a refusal does.
+        if let Some(status) = failure.status.filter(|status| (400..500).contains(status) && *status != 429) {
+            self.known(|known| known.is_refused(&self.kind, &format!("the kube-apiserver answered {status}")));
+        }
+        self.shared.wake();
+    }
+}
+
+fn path(kind: &Kind) -> String {
+    match kind {
+        Kind::ApiServices => "/apis/apiregistration.k8s.io/v1/apiservices".to_owned(),
+        Kind::Services(namespace) => format!("/api/v1/namespaces/{namespace}/services"),
+        Kind::EndpointSlices(namespace) => {
+            format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What a kube-apiserver said, kept until it says otherwise. Pure: objects in, contents out.
+//!
+//! An APIService is shown once its Service's namespace has been listed: before that nobody could say where it leads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::collection::Collection;
+use super::object;
+use crate::process::{Problem, Problems};
+use crate::registry::api_service::{ApiService, Backend};
+use crate::registry::endpoints::EndpointSlice;
+use crate::registry::service::Service;
+use crate::registry::snapshot::{Contents, Settings};
+
+/// A collection that is followed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// All there are.
+    ApiServices,
+    /// Those of one namespace.
+    Services(String),
+    /// Those of one namespace.
+    EndpointSlices(String),
+}
+
+/// All that is known.
+pub(super) struct Known {
+    settings: Settings,
+    api_services: Collection<Arc<ApiService>>,
+    /// What is shown of them.
+    shown: BTreeMap<String, Arc<ApiService>>,
+    /// The `status` that each has there, and its version.
+    statuses: BTreeMap<String, Written>,
+    namespaces: BTreeMap<String, Namespace>,
+    problems: BTreeMap<(Kind, String), Vec<Problem>>,
+    /// Counts what changed.
+    pub(super) version: u64,
+    /// Counts what was said that somebody may want to look at, be it a mistake.
+    pub(super) heard: u64,
+}
+
+/// What stands in the API server as an APIService's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// `metadata.resourceVersion`.
+    pub(super) version: String,
+    /// `status.conditions`, all of them.
+    pub(super) conditions: Vec<Value>,
+}
+
+#[derive(Default)]
+struct Namespace {
+    services: Collection<Arc<Service>>,
+    slices: Collection<Arc<EndpointSlice>>,
+    /// Why it cannot be looked into, if that is so and nothing of it is known.
+    refused: Option<String>,
+}
+
+impl Namespace {
+    fn is_settled(&self) -> bool {
+        self.refused.is_some() || (self.services.is_whole && self.slices.is_whole)
+    }
+}
+
+impl Known {
+    pub(super) fn new(settings: Settings) -> Known {
+        Known {
+            settings,
+            api_services: Collection::default(),
+            shown: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            problems: BTreeMap::new(),
+            version: 0,
+            heard: 0,
+        }
+    }
+
+    /// A list of this kind begins.
+    pub(super) fn begins(&mut self, kind: &Kind) {
+        match kind {
+            Kind::ApiServices => self.api_services.begin(),
+            Kind::Services(namespace) => self.namespace(namespace).services.begin(),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.begin(),
+        }
+    }
+
+    /// An object of a list, or (`listed` is false) of an event.
+    pub(super) fn has(&mut self, kind: &Kind, text: &RawValue, listed: bool) {
+        let mut problems = Problems::default();
+        let Some(read) = object::head(kind, text, &mut problems) else {
+            self.tell(kind, String::new(), problems);
+            return;
+        };
+        let name = read.name.clone();
+        match kind {
+            Kind::ApiServices => {
+                let (one, written) = object::api_service(read, &self.settings, &mut problems);
+                if self.statuses.get(&name) != Some(&written) {
+                    self.statuses.insert(name.clone(), written);
+                    self.heard += 1;
+                }
+                let same = |a: &Arc<ApiService>, b: &Arc<ApiService>| a.same(b);
+                let changed = self.api_services.put(&name, one.map(Arc::new), listed, same);
+                self.counts(changed);
+            }
+            Kind::Services(namespace) => {
+                let one = object::service(read, &mut problems).map(Arc::new);
+                let services = &mut self.namespaces.entry(namespace.clone()).or_default().services;
+                let changed = services.put(&name, one, listed, PartialEq::eq);
+                self.counts(changed);
+            }
+            Kind::EndpointSlices(namespace) => {
+                let one = object::endpoint_slice(read, &mut problems);
+                let slices = &mut self.namespaces.entry(namespace.clone()).or_default().slices;
+                let changed = match one {
+                    // One that belongs to no Service, or has no addresses: none of ours.
+                    Ok(None) => slices.remove(&name),
+                    Ok(Some(one)) => slices.put(&name, Some(Arc::new(one)), listed, PartialEq::eq),
+                    Err(object::Wrong) => slices.put(&name, None, listed, PartialEq::eq),
+                };
+                self.counts(changed);
+            }
+        }
+        self.tell(kind, name, problems);
+    }
+
+    /// The list is whole.
+    pub(super) fn is_whole(&mut self, kind: &Kind) {
+        let changed = match kind {
+            Kind::ApiServices => {
+                let changed = self.api_services.end();
+                let (statuses, api_services) = (&mut self.statuses, &self.api_services);
+                statuses.retain(|name, _| api_services.has(name));
+                changed
+            }
+            Kind::Services(namespace) => {
+                let namespace = self.namespace(namespace);
+                namespace.refused = None;
+                namespace.services.end()
+            }
+            Kind::EndpointSlices(namespace) => {
+                let namespace = self.namespace(namespace);
+                namespace.refused = None;
+                namespace.slices.end()
+            }
+        };
+        let listed: BTreeSet<String> = match kind {
+            Kind::ApiServices => self.api_services.listed(),
+            Kind::Services(namespace) => self.namespace(namespace).services.listed(),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.listed(),
+        };
+        self.problems.retain(|(of, name), _| of != kind || listed.contains(name));
+        self.counts(changed);
+        self.heard += 1;
+    }
+
+    /// An object is gone.
+    pub(super) fn lacks(&mut self, kind: &Kind, text: &RawValue) {
+        let Some(name) = object::name_of(text) else { return };
+        let gone = match kind {
+            Kind::ApiServices => {
+                self.statuses.remove(&name);
+                self.api_services.remove(&name)
+            }
+            Kind::Services(namespace) => self.namespace(namespace).services.remove(&name),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.remove(&name),
+        };
+        self.counts(gone);
+        self.problems.remove(&(kind.clone(), name));
+    }
+
+    /// The API server refuses a collection. That of a namespace of which nothing is known is settled by it: the
+    /// APIServices that lead there are shown, and say why nobody knows where they lead.
+    pub(super) fn is_refused(&mut self, kind: &Kind, why: &str) {
+        let (Kind::Services(namespace) | Kind::EndpointSlices(namespace)) = kind else { return };
+        let namespace = self.namespace(namespace);
+        if !namespace.is_settled() {
+            namespace.refused = Some(why.to_owned());
+            self.counts(true);
+        }
+    }
+
+    /// The namespaces in which APIServices have their Services, those of `others` too.
+    pub(super) fn wanted<'o>(&self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
+        let mut wanted: BTreeSet<String> = others.filter_map(namespace_of).map(str::to_owned).collect();
+        wanted.extend(self.api_services.values().filter_map(|one| namespace_of(one)).map(str::to_owned));
+        wanted
+    }
+
+    /// A namespace is followed no more.
+    pub(super) fn forget(&mut self, namespace: &str) {
+        let gone = self.namespaces.remove(namespace).is_some();
+        self.counts(gone);
+        self.problems.retain(|(kind, _), _| match kind {
+            Kind::ApiServices => true,
+            Kind::Services(of) | Kind::EndpointSlices(of) => of != namespace,
+        });
+    }
+
+    /// Whether all that is `wanted` was said at least once.
+    pub(super) fn is_complete(&self, wanted: &BTreeSet<String>) -> bool {
+        self.api_services.is_whole
+            && wanted.iter().all(|name| self.namespaces.get(name).is_some_and(Namespace::is_settled))
+    }
+
+    /// What is known, as far as it is to be shown.
+    pub(super) fn contents(&mut self) -> Contents {
+        let Known { api_services, shown, namespaces, .. } = self;
+        shown.retain(|name, _| api_services.has(name));
+        for one in api_services.values() {
+            let settled = namespace_of(one).is_none_or(|name| namespaces.get(name).is_some_and(Namespace::is_settled));
+            if settled {
+                shown.insert(one.name.clone(), one.clone());
+            }
+        }
+        Contents {
+            api_services: shown.values().map(|one| (place(&Kind::ApiServices, &one.name), one.clone())).collect(),
+            services: namespaces.values().flat_map(|one| one.services.values().cloned()).collect(),
+            endpoint_slices: namespaces.values().flat_map(|one| one.slices.values().cloned()).collect(),
+            refused: namespaces.iter().filter_map(|(name, one)| Some((name.clone(), one.refused.clone()?))).collect(),
+        }
+    }
+
+    /// What is wrong with objects; they are as they last were when they were right, if they ever were.
+    pub(super) fn problems(&self) -> Problems {
+        Problems(self.problems.values().flatten().cloned().collect())
+    }
+
+    fn namespace(&mut self, name: &str) -> &mut Namespace {
+        self.namespaces.entry(name.to_owned()).or_default()
+    }
+
+    fn counts(&mut self, changed: bool) {
+        self.version += u64::from(changed);
+        self.heard += u64::from(changed);
+    }
+
+    fn tell(&mut self, kind: &Kind, name: String, problems: Problems) {
+        let key = (kind.clone(), name);
+        let (before, now) = match problems.0.is_empty() {
+            true => (self.problems.remove(&key), None),
+            false => (self.problems.insert(key, problems.0.clone()), Some(problems.0)),
+        };
+        self.heard += u64::from(before != now);
+    }
+}
+
+/// The namespace in which this APIService has its Service.
+fn namespace_of(one: &ApiService) -> Option<&str> {
+    match &one.backend {
+        Backend::Service(reference) => Some(&reference.namespace),
+        Backend::Local | Backend::Url(_) => None,
+    }
+}
+
+/// Where a problem stands.
+pub(super) fn place(kind: &Kind, name: &str) -> String {
+    match kind {
+        Kind::ApiServices => format!("kube-apiserver, APIService {name:?}"),
+        Kind::Services(namespace) => format!("kube-apiserver, Service \"{namespace}/{name}\""),
+        Kind::EndpointSlices(namespace) => format!("kube-apiserver, EndpointSlice \"{namespace}/{name}\""),
+    }
+}
+
+/// When an object was made; the epoch if it does not say.
+pub(super) fn created(timestamp: &str) -> SystemTime {
+    timestamp.parse::<jiff::Timestamp>().map_or(SystemTime::UNIX_EPOCH, SystemTime::from)
+}

@@ -1,0 +1,15 @@
+//! The registry of a kube-apiserver: its APIServices, and the Services and EndpointSlices of the namespaces in which
+//! these have theirs, followed by watches.
+//!
+//! One pair of watches for each such namespace: neither memory nor traffic grows with the rest of the cluster, and
+//! who runs us need not be allowed to read it.
+
+mod collection;
+mod follow;
+mod known;
+mod object;
+mod state;
+
+pub use follow::Cluster;
+pub(super) use follow::Followed;
+pub use state::ClusterState;

@@ -1,0 +1,99 @@
+//! An object of a kube-apiserver as ours: what concerns us of it, judged by the rules of a registry directory, but
+//! what it has beside that is nobody's mistake.
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::known::{Kind, Written, created, place};
+use crate::process::{Document, Problem, Problems};
+use crate::registry::api_service::ApiService;
+use crate::registry::endpoints::{EndpointSlice, SERVICE_NAME};
+use crate::registry::service::{Origin, Service};
+use crate::registry::snapshot::Settings;
+
+/// What of an APIService's `spec` we know; the rest may be of a later version.
+const SPEC: [&str; 7] =
+    ["service", "group", "version", "insecureSkipTLSVerify", "caBundle", "groupPriorityMinimum", "versionPriority"];
+/// What of its metadata we keep. The rest only takes room, or changes although nothing did.
+const METADATA: [&str; 6] = ["name", "namespace", "labels", "annotations", "creationTimestamp", "uid"];
+
+/// An object that is wrong.
+pub(super) struct Wrong;
+
+/// The object as a document, with its name.
+pub(super) fn head(kind: &Kind, text: &RawValue, problems: &mut Problems) -> Option<Document> {
+    let value: Result<Value, _> = serde_json::from_str(text.get());
+    let value = value.map_err(|error| Problem::new(place(kind, ""), format_args!("not JSON: {error}")));
+    let value = problems.keep(value)?;
+    let Some(name) = value.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned) else {
+        problems.0.push(Problem::field(place(kind, ""), "metadata.name", "required"));
+        return None;
+    };
+    Some(Document { place: place(kind, &name), api_version: String::new(), kind: String::new(), name, value })
+}
+
+/// The APIService, if it is right, and what stands there as its status, anyhow.
+pub(super) fn api_service(
+    mut document: Document,
+    settings: &Settings,
+    problems: &mut Problems,
+) -> (Option<ApiService>, Written) {
+    let text = |pointer: &str| document.value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let version = text("/metadata/resourceVersion");
+    let (made, uid) = (created(&text("/metadata/creationTimestamp")), text("/metadata/uid"));
+    let conditions = document.value.pointer_mut("/status/conditions").map(Value::take);
+    let conditions = match conditions {
+        Some(Value::Array(conditions)) => conditions,
+        _ => Vec::new(),
+    };
+    if let Some(object) = document.value.as_object_mut() {
+        object.remove("status");
+    }
+    only(&mut document.value, "/metadata", &METADATA);
+    only(&mut document.value, "/spec", &SPEC);
+    only(&mut document.value, "/spec/service", &["namespace", "name", "port"]);
+    // Lists do not say it of each object.
+    document.value["apiVersion"] = "apiregistration.k8s.io/v1".into();
+    document.value["kind"] = "APIService".into();
+    let mut one = ApiService::read(document, made, settings, problems);
+    if let Some(one) = one.as_mut().filter(|_| !uid.is_empty()) {
+        one.uid = uid;
+    }
+    (one, Written { version, conditions })
+}
+
+/// The Service.
+pub(super) fn service(document: Document, problems: &mut Problems) -> Option<Service> {
+    Service::read(document, problems).map(|one| Service { origin: Origin::Cluster, ..one })
+}
+
+/// The EndpointSlice; nothing if it is none of ours.
+pub(super) fn endpoint_slice(document: Document, problems: &mut Problems) -> Result<Option<EndpointSlice>, Wrong> {
+    let labels = document.value.pointer("/metadata/labels");
+    let service = labels.and_then(|labels| labels.get(SERVICE_NAME)).and_then(Value::as_str).unwrap_or_default();
+    let addresses = document.value.get("addressType").and_then(Value::as_str);
+    if service.is_empty() || !matches!(addresses, Some("IPv4" | "IPv6")) {
+        return Ok(None);
+    }
+    EndpointSlice::read(document, problems).map(Some).ok_or(Wrong)
+}
+
+/// The name of an object of which no more matters.
+pub(super) fn name_of(text: &RawValue) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        metadata: Name,
+    }
+    #[derive(Deserialize)]
+    struct Name {
+        name: String,
+    }
+    serde_json::from_str::<Named>(text.get()).ok().map(|named| named.metadata.name)
+}
+
+fn only(object: &mut Value, pointer: &str, known: &[&str]) {
+    if let Some(Value::Object(fields)) = object.pointer_mut(pointer) {
+        fields.retain(|name, _| known.contains(&name.as_str()));
+    }
+}

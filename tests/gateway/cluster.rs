@@ -1,0 +1,349 @@
+//! A kube-apiserver as far as the gateway needs one: objects that can be listed, watched and updated, and faults.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use narthex::tls::Request as CertificateRequest;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::backend::{Answer, Backend, Settings, data, json as answer, streamed};
+use crate::world::World;
+
+/// A cluster that runs; it stops when dropped.
+pub(crate) struct Cluster {
+    backend: Backend,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Mutex<Store>,
+    /// Says that something happened; the number of times that all watches were cut.
+    news: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Store {
+    version: u64,
+    /// By path.
+    objects: BTreeMap<String, Value>,
+    history: Vec<Change>,
+    /// Changes up to this one are forgotten.
+    forgotten: u64,
+    /// Objects on a page, whatever is asked for.
+    page: Option<usize>,
+    /// Paths that begin so are answered with this status.
+    refused: BTreeMap<String, u16>,
+}
+
+#[derive(Clone)]
+struct Change {
+    version: u64,
+    kind: &'static str,
+    path: String,
+    object: Value,
+}
+
+impl Cluster {
+    /// Listens, and writes `cluster.kubeconfig`, which names it.
+    pub(crate) async fn start(world: &World) -> Cluster {
+        let shared = Arc::new(Shared { store: Mutex::default(), news: watch::channel(0).0 });
+        Cluster::start_with(world, shared, "127.0.0.1:0".parse().unwrap()).await
+    }
+
+    async fn start_with(world: &World, shared: Arc<Shared>, address: SocketAddr) -> Cluster {
+        let serving = shared.clone();
+        let settings = Settings { names: vec!["127.0.0.1"], address, all: true, ..Settings::http2() };
+        let backend = Backend::start(world, settings, move |request| {
+            let shared = serving.clone();
+            async move { shared.serve(request).await }
+        })
+        .await;
+        let identity = CertificateRequest::client("narthex", &[]);
+        world.keep("cluster-client", &world.request_header.issue(&identity, SystemTime::now()).unwrap());
+        let document = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {
+                "server": format!("https://{}", backend.address),
+                "certificate-authority": "backend-ca.crt",
+            }}],
+            "users": [{"name": "u", "user": {
+                "client-certificate": "cluster-client.crt",
+                "client-key": "cluster-client.key",
+            }}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        });
+        std::fs::write(world.path("cluster.kubeconfig"), document.to_string()).unwrap();
+        Cluster { backend, shared }
+    }
+
+    /// The flag that names it.
+    pub(crate) fn flag(world: &World) -> String {
+        format!("--kubeconfig={}", world.path("cluster.kubeconfig").display())
+    }
+
+    /// Puts the objects of a YAML stream there; what is the same already stays as it is.
+    pub(crate) fn apply(&self, documents: &str) {
+        self.shared.apply(documents);
+    }
+
+    /// Deletes an object.
+    pub(crate) fn delete(&self, path: &str) {
+        self.shared.change(|store| store.remove(path));
+    }
+
+    /// So many objects are on a page.
+    pub(crate) fn page(&self, most: usize) {
+        self.shared.store.lock().unwrap().page = Some(most);
+    }
+
+    /// Answers paths that begin so with `status`; 0 for no more of it.
+    pub(crate) fn refuse(&self, path: &str, status: u16) {
+        let mut store = self.shared.store.lock().unwrap();
+        match status {
+            0 => store.refused.remove(path),
+            status => store.refused.insert(path.to_owned(), status),
+        };
+    }
+
+    /// Ends all watches, as if they broke.
+    pub(crate) fn cut(&self) {
+        self.shared.news.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// Forgets all history: who watches from before is told to list again.
+    pub(crate) fn compact(&self) {
+        let mut store = self.shared.store.lock().unwrap();
+        store.history.clear();
+        // A version beyond every watcher's.
+        store.version += 1;
+        store.forgotten = store.version;
+    }
+
+    /// Goes away, and keeps what it holds.
+    pub(crate) async fn stop(self) -> Stopped {
+        let Cluster { backend, shared } = self;
+        Stopped { address: backend.stop().await, shared }
+    }
+}
+
+/// A cluster that is away.
+pub(crate) struct Stopped {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Stopped {
+    /// Comes back where it was.
+    pub(crate) async fn start(self, world: &World) -> Cluster {
+        Cluster::start_with(world, self.shared, self.address).await
+    }
+
+    /// What happens meanwhile.
+    pub(crate) fn apply(&self, documents: &str) {
+        self.shared.apply(documents);
+    }
+}
+
+fn path_of(object: &Value) -> String {
+    let (version, plural) = match object["kind"].as_str().unwrap() {
+        "APIService" => ("apis/apiregistration.k8s.io/v1", "apiservices"),
+        "Service" => ("api/v1", "services"),
+        "EndpointSlice" => ("apis/discovery.k8s.io/v1", "endpointslices"),
+        other => panic!("{other}"),
+    };
+    let name = object["metadata"]["name"].as_str().unwrap();
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("/{version}/namespaces/{namespace}/{plural}/{name}"),
+        None => format!("/{version}/{plural}/{name}"),
+    }
+}
+
+impl Shared {
+    fn apply(&self, documents: &str) {
+        for document in documents.split("---\n") {
+            let object: Value = serde_saphyr::from_str(document).unwrap();
+            self.change(|store| store.put(&path_of(&object), object));
+        }
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
+        let changed = change(&mut self.store.lock().unwrap());
+        self.news.send_modify(|_| {});
+        changed
+    }
+
+    async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+        let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+        let refused = {
+            let store = self.store.lock().unwrap();
+            store.refused.iter().find(|(prefix, _)| path.starts_with(*prefix)).map(|(_, status)| *status)
+        };
+        if let Some(status) = refused {
+            return failure(status, "as the test says");
+        }
+        match *request.method() {
+            Method::GET if query.contains("watch=true") => self.watch(&path, &query),
+            Method::GET => {
+                let store = self.store.lock().unwrap();
+                match store.objects.get(&path) {
+                    Some(object) => answer(200, &object.to_string()),
+                    None if is_collection(&path) => store.list(&path, &query),
+                    None => failure(404, "there is no such object"),
+                }
+            }
+            ref method => {
+                let method = method.clone();
+                let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                let object: Value = serde_json::from_slice(&body).unwrap();
+                self.change(|store| store.write(&method, &path, object))
+            }
+        }
+    }
+
+    fn watch(self: Arc<Self>, path: &str, query: &str) -> Answer {
+        let mut told: u64 = parameter(query, "resourceVersion").unwrap().parse().unwrap();
+        let prefix = format!("{path}/");
+        let (writer, answer) = streamed(200);
+        let mut news = self.news.subscribe();
+        let cuts = *news.borrow();
+        tokio::spawn(async move {
+            loop {
+                let changes = {
+                    let store = self.store.lock().unwrap();
+                    if told < store.forgotten {
+                        let status = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
+                        let _ = writer.send(data(&format!("{}\n", json!({"type": "ERROR", "object": status}))));
+                        return;
+                    }
+                    let news = store.history.iter().filter(|change| change.version > told);
+                    news.cloned().collect::<Vec<_>>()
+                };
+                for change in changes {
+                    told = change.version;
+                    let event = json!({"type": change.kind, "object": change.object});
+                    if change.path.starts_with(&prefix) && writer.send(data(&format!("{event}\n"))).is_err() {
+                        return;
+                    }
+                }
+                let bookmark = json!({"metadata": {"resourceVersion": told.to_string()}});
+                let bookmark = json!({"type": "BOOKMARK", "object": bookmark});
+                if writer.send(data(&format!("{bookmark}\n"))).is_err() {
+                    return;
+                }
+                if news.changed().await.is_err() {
+                    return;
+                }
+                if *news.borrow() != cuts {
+                    let _ = writer.send(Err(std::io::Error::other("cut")));
+                    return;
+                }
+            }
+        });
+        answer
+    }
+}
+
+impl Store {
+    fn put(&mut self, path: &str, mut object: Value) {
+        let kind = match self.objects.get(path) {
+            Some(known) => {
+                let mut known = known.clone();
+                known["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+                if known == object {
+                    return;
+                }
+                "MODIFIED"
+            }
+            None => "ADDED",
+        };
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.objects.insert(path.to_owned(), object.clone());
+        self.history.push(Change { version: self.version, kind, path: path.to_owned(), object });
+    }
+
+    fn remove(&mut self, path: &str) {
+        let mut object = self.objects.remove(path).unwrap();
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.history.push(Change { version: self.version, kind: "DELETED", path: path.to_owned(), object });
+    }
+
+    fn list(&self, path: &str, query: &str) -> Answer {
+        let prefix = format!("{path}/");
+        let all: Vec<&Value> =
+            self.objects.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(_, object)| object).collect();
+        let asked = parameter(query, "limit").map(|limit| limit.parse().unwrap());
+        let from: usize = parameter(query, "continue").map_or(0, |from| from.parse().unwrap());
+        let limit: usize = asked.map_or(usize::MAX, |asked: usize| self.page.unwrap_or(asked));
+        let rest = all.len().saturating_sub(from);
+        let mut metadata = json!({"resourceVersion": self.version.to_string()});
+        if rest > limit {
+            metadata["continue"] = (from + limit).to_string().into();
+        }
+        // As a real one, which does not say the kind of each.
+        let items: Vec<Value> = all
+            .into_iter()
+            .skip(from)
+            .take(limit)
+            .map(|object| {
+                let mut object = object.clone();
+                let fields = object.as_object_mut().unwrap();
+                fields.remove("kind");
+                fields.remove("apiVersion");
+                object
+            })
+            .collect();
+        answer(200, &json!({"kind": "List", "metadata": metadata, "items": items}).to_string())
+    }
+
+    /// Creates or updates as a kube-apiserver does, as far as versions and the status go.
+    fn write(&mut self, method: &Method, path: &str, mut object: Value) -> Answer {
+        let (path, status) = match path.strip_suffix("/status") {
+            Some(of) => (of.to_owned(), true),
+            None if *method == Method::POST => {
+                (format!("{path}/{}", object["metadata"]["name"].as_str().unwrap()), false)
+            }
+            None => (path.to_owned(), false),
+        };
+        match (self.objects.get(&path), method) {
+            (Some(_), &Method::POST) => return failure(409, "it exists already"),
+            (None, &Method::PUT) => return failure(404, "there is no such object"),
+            (Some(known), _) => {
+                let (now, theirs) = (&known["metadata"]["resourceVersion"], &object["metadata"]["resourceVersion"]);
+                if now != theirs {
+                    return failure(409, "the object has been modified");
+                }
+                if status {
+                    let mut next = known.clone();
+                    next["status"] = object["status"].take();
+                    object = next;
+                }
+            }
+            (None, _) => {}
+        }
+        object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        self.put(&path, object);
+        answer(if *method == Method::POST { 201 } else { 200 }, &self.objects[&path].to_string())
+    }
+}
+
+fn is_collection(path: &str) -> bool {
+    ["/apiservices", "/services", "/endpointslices", "/leases"].iter().any(|end| path.ends_with(end))
+}
+
+fn parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
+    query.split('&').find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
+}
+
+fn failure(status: u16, message: &str) -> Answer {
+    answer(status, &json!({"kind": "Status", "code": status, "message": message}).to_string())
+}

@@ -1,0 +1,149 @@
+//! The registry of a kube-apiserver through the front door: what is registered there is served here, and goes on
+//! being served while that server is away.
+
+use crate::backend::{Backend, Settings, json as answer};
+use crate::client::get;
+use crate::cluster::Cluster;
+use crate::scene::{Scene, THINGS, annotated};
+use crate::world::{World, eventually};
+
+const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/things/endpointslices/things-v1-0";
+const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.things.example.com";
+
+async fn backend(world: &World, says: &'static str) -> Backend {
+    Backend::start(world, Settings::http2(), move |_| async move { answer(200, says) }).await
+}
+
+fn things(world: &World, backend: &Backend) -> String {
+    world.manifests("things.example.com", "v1", &[backend.address], &annotated(&[]))
+}
+
+/// What is asked is answered so, at last.
+async fn until(scene: &Scene, path: &str, status: u16, words: &str) {
+    let client = scene.http2().await;
+    eventually(&format!("{status} {words:?} for {path}"), async || {
+        let answer = client.ask(get(path, &[])).await;
+        (answer.status == status && answer.text().contains(words)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_registered_in_a_cluster_is_served_and_followed() {
+    let world = World::new();
+    let (one, other) = (backend(&world, r#"{"from":"one"}"#).await, backend(&world, r#"{"from":"other"}"#).await);
+    let cluster = Cluster::start(&world).await;
+    cluster.page(1);
+    cluster.apply(&things(&world, &one));
+    cluster.apply(&world.manifests("more.example.com", "v1", &[], ""));
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, THINGS, 200, "one").await;
+    until(&scene, "/apis/more.example.com/v1/x", 503, "EndpointsNotFound").await;
+
+    cluster.apply(&things(&scene.world, &other));
+    until(&scene, THINGS, 200, "other").await;
+    // A watch that breaks goes on where it stood, one that is too old begins with a list.
+    cluster.cut();
+    cluster.apply(&things(&scene.world, &one));
+    until(&scene, THINGS, 200, "one").await;
+    cluster.compact();
+    cluster.apply(&things(&scene.world, &other));
+    until(&scene, THINGS, 200, "other").await;
+
+    cluster.delete(SLICE);
+    until(&scene, THINGS, 503, "EndpointsNotFound").await;
+    cluster.delete(API_SERVICE);
+    until(&scene, THINGS, 404, "NoAPIService").await;
+}
+
+#[tokio::test]
+async fn while_the_cluster_is_away_all_goes_on() {
+    let world = World::new();
+    let (one, other) = (backend(&world, r#"{"from":"one"}"#).await, backend(&world, r#"{"from":"other"}"#).await);
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, "/readyz?verbose", 200, "[+]registry ok").await;
+    until(&scene, THINGS, 200, "one").await;
+
+    let stopped = cluster.stop().await;
+    scene.gateway.said(&["kube-apiserver cannot be followed", "what it said last is used"]).await;
+    until(&scene, THINGS, 200, "one").await;
+    until(&scene, "/readyz", 200, "ok").await;
+    stopped.apply(&things(&scene.world, &other));
+    let cluster = stopped.start(&scene.world).await;
+    until(&scene, THINGS, 200, "other").await;
+    scene.gateway.said(&["kube-apiserver is followed again"]).await;
+    drop(cluster);
+}
+
+#[tokio::test]
+async fn a_start_without_the_cluster_is_ready_when_it_has_come() {
+    let world = World::new();
+    let one = backend(&world, "{}").await;
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    let stopped = cluster.stop().await;
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, "/readyz", 500, "[-]registry failed").await;
+    let cluster = stopped.start(&scene.world).await;
+    until(&scene, "/readyz", 200, "ok").await;
+    // Complete is complete: no moment in which it is ready and knows nothing.
+    assert_eq!(scene.http2().await.get(THINGS).await.status, 200);
+    drop(cluster);
+}
+
+#[tokio::test]
+async fn of_two_sources_the_directory_counts() {
+    let world = World::new();
+    let (one, other) = (backend(&world, r#"{"from":"one"}"#).await, backend(&world, r#"{"from":"other"}"#).await);
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    cluster.apply(&world.manifests("more.example.com", "v1", &[], ""));
+    world.registry("things.yaml", &things(&world, &other));
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, "/apis/more.example.com/v1/x", 503, "EndpointsNotFound").await;
+    until(&scene, THINGS, 200, "other").await;
+    scene.gateway.said(&["v1.things.example.com", "the registry directory has one of the same name"]).await;
+    std::fs::remove_file(scene.world.path("registry/things.yaml")).unwrap();
+    until(&scene, THINGS, 200, "one").await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_or_not_allowed_concerns_nobody_else() {
+    let world = World::new();
+    let one = backend(&world, r#"{"from":"one"}"#).await;
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    let wrong = world.manifests("wrong.example.com", "v1", &[], "  annotations: {narthex.dev/retry: often}");
+    cluster.apply(&wrong);
+    cluster.apply(&world.manifests("hidden.example.com", "v1", &[], ""));
+    cluster.refuse("/api/v1/namespaces/hidden/", 403);
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, THINGS, 200, "one").await;
+    until(&scene, "/readyz", 200, "ok").await;
+    until(&scene, "/apis/hidden.example.com/v1/x", 503, "ServiceAccessError").await;
+    scene.gateway.said(&["APIService", "v1.wrong.example.com", "narthex.dev/retry"]).await;
+    until(&scene, "/apis/wrong.example.com/v1/x", 404, "NoAPIService").await;
+
+    cluster.refuse("/api/v1/namespaces/hidden/", 0);
+    until(&scene, "/apis/hidden.example.com/v1/x", 503, "EndpointsNotFound").await;
+    // Wrong later: as it last was.
+    let wrong = world_text(&scene, &one, "  annotations: {narthex.dev/retry: often}");
+    cluster.apply(&wrong);
+    eventually("the mistake", async || {
+        let said = scene.gateway.log();
+        said.iter().find(|line| line.contains("v1.things.example.com") && line.contains("retry")).map(|_| ())
+    })
+    .await;
+    until(&scene, THINGS, 200, "one").await;
+}
+
+fn world_text(scene: &Scene, backend: &Backend, annotations: &str) -> String {
+    scene.world.manifests("things.example.com", "v1", &[backend.address], annotations)
+}
