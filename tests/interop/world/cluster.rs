@@ -16,7 +16,9 @@ pub(crate) struct Cluster {
     pub(crate) admin_kubeconfig: PathBuf,
     /// Where kube-apiserver writes what people do.
     pub(crate) audit_log: PathBuf,
-    _kube_apiserver: Process,
+    kube_apiserver: Process,
+    arguments: Vec<String>,
+    directory: PathBuf,
     _etcd: Process,
 }
 
@@ -25,7 +27,7 @@ impl Cluster {
         let authorities = Authorities::make(directory);
         let (etcd, etcd_url) = start_etcd(directory);
         let audit_log = directory.join("logs").join("kube-apiserver-audit.log");
-        let (kube_apiserver, door) = start_kube_apiserver(directory, &authorities, &etcd_url, &audit_log);
+        let (kube_apiserver, arguments, door) = start_kube_apiserver(directory, &authorities, &etcd_url, &audit_log);
         let files = directory.join("kubeconfigs");
         let admin_kubeconfig =
             kubeconfig::write(&files, "cluster-admin", &door.url(), &door.authority, Some(&authorities.admin));
@@ -35,11 +37,27 @@ impl Cluster {
             etcd_url,
             admin_kubeconfig,
             audit_log,
-            _kube_apiserver: kube_apiserver,
+            kube_apiserver,
+            arguments,
+            directory: directory.to_owned(),
             _etcd: etcd,
         };
         cluster.grant_rights();
         cluster
+    }
+
+    /// Kills the kube-apiserver; etcd goes on.
+    pub(crate) fn kill_kube_apiserver(&mut self) {
+        self.kube_apiserver.signal(rustix::process::Signal::KILL);
+        self.kube_apiserver.wait();
+    }
+
+    /// The same kube-apiserver on the same port.
+    pub(crate) fn start_kube_apiserver_again(&mut self) {
+        let program = peer("kube-apiserver");
+        self.kube_apiserver = Process::start("kube-apiserver", &program, &self.arguments, &self.directory);
+        let Cluster { kube_apiserver, door, authorities, .. } = self;
+        kube_apiserver.wait_until(|| is_ready(door, &authorities.admin));
     }
 
     /// What the people may do. Group `devs`: all with flunders, read fischers. Nobody else: nothing.
@@ -95,12 +113,17 @@ pub(crate) fn audit_policy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/fixtures/audit-people.yaml")
 }
 
-fn start_kube_apiserver(directory: &Path, authorities: &Authorities, etcd: &str, audit_log: &Path) -> (Process, Door) {
+fn start_kube_apiserver(
+    directory: &Path,
+    authorities: &Authorities,
+    etcd: &str,
+    audit_log: &Path,
+) -> (Process, Vec<String>, Door) {
     let port = free_port();
     let serving = authorities.serving.server("kube-apiserver", &["127.0.0.1", "localhost"]);
     let (token_key, token_public) = &authorities.service_account;
     let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-    let arguments = [
+    let arguments = vec![
         format!("--etcd-servers={etcd}"),
         format!("--secure-port={port}"),
         "--bind-address=127.0.0.1".to_owned(),
@@ -126,7 +149,7 @@ fn start_kube_apiserver(directory: &Path, authorities: &Authorities, etcd: &str,
         file("audit-policy-file", &audit_policy()),
         file("audit-log-path", audit_log),
     ];
-    let mut process = Process::start("kube-apiserver", &peer("kube-apiserver"), arguments, directory);
+    let mut process = Process::start("kube-apiserver", &peer("kube-apiserver"), &arguments, directory);
     let door = Door::new(port, &authorities.serving.file);
     process.wait_until(|| is_ready(&door, &authorities.admin));
     // The extension server reads from here whom to believe; kube-apiserver writes it after it is ready.
@@ -135,7 +158,7 @@ fn start_kube_apiserver(directory: &Path, authorities: &Authorities, etcd: &str,
         let answer = door.get(Some(&authorities.admin), path)?;
         if answer.json()["data"]["requestheader-client-ca-file"].is_string() { Ok(()) } else { Err(answer.text()) }
     });
-    (process, door)
+    (process, arguments, door)
 }
 
 /// `/readyz` answers ok.

@@ -39,14 +39,19 @@ impl Gateway {
         name: &str,
         more: &[(&str, &str)],
     ) -> Gateway {
+        let registry = directory.join(format!("{name}-registry"));
+        let registry = write_registry(&registry, extension, &cluster.authorities.backend.file);
+        let registry = registry.to_str().unwrap();
+        Gateway::bare(cluster, directory, name, &[more, &[("--registry-dir", registry)]].concat())
+    }
+
+    /// A gateway with no registry but what `more` names.
+    pub(crate) fn bare(cluster: &Cluster, directory: &Path, name: &str, more: &[(&str, &str)]) -> Gateway {
         let authorities = &cluster.authorities;
         let port = free_port();
         let serving = authorities.serving.server(name, &["127.0.0.1", "localhost"]);
-        let registry =
-            write_registry(&directory.join(format!("{name}-registry")), extension, &authorities.backend.file);
         let mut arguments: Vec<OsString> = vec!["gateway".into()];
         for (flag, file) in [
-            ("--registry-dir", registry.as_path()),
             ("--client-ca-file", authorities.client.file.as_path()),
             ("--requestheader-client-ca-file", authorities.request_header.file.as_path()),
             ("--proxy-client-cert-file", authorities.front_proxy.certificate.as_path()),
