@@ -9,7 +9,9 @@ mod page;
 mod report;
 mod serve;
 
-pub use report::{ApiServiceReport, AuditSink, Certificate, EndpointReport, StatusReport, human_duration, timestamp};
+pub use report::{
+    ApiServiceReport, AuditSink, Certificate, ClusterReport, EndpointReport, StatusReport, human_duration, timestamp,
+};
 pub use serve::{Admin, AdminState, spawn};
 
 /// Where the admin listener stands unless told otherwise.

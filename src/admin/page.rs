@@ -115,6 +115,11 @@ impl Page {
             self.raw("</code> allows");
         }
         self.raw("</p>");
+        if let Some(cluster) = &report.cluster {
+            self.raw(if cluster.failing_since.is_empty() { "<p>" } else { "<p class=\"warn\">" });
+            self.text(cluster.describe(now));
+            self.raw("</p>");
+        }
         for check in &report.not_ready {
             self.raw("<p class=\"warn\">Not ready: ");
             self.text(check);
@@ -252,7 +257,7 @@ impl Write for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{ApiServiceReport, AuditSink, Certificate, EndpointReport};
+    use super::super::report::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EndpointReport};
     use super::*;
 
     #[test]
@@ -284,6 +289,7 @@ mod tests {
                 not_after: hostile.clone(),
             }],
             authorizers: vec![hostile.clone()],
+            cluster: Some(ClusterReport { server: hostile.clone(), ..ClusterReport::default() }),
             file_problems: vec![hostile.clone()],
             audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],
             registry_problems: vec![hostile.clone()],

@@ -22,6 +22,8 @@ pub struct StatusReport {
     pub apiservices: Vec<ApiServiceReport>,
     /// By file.
     pub certificates: Vec<Certificate>,
+    /// The kube-apiserver that the registry comes from, if one does.
+    pub cluster: Option<ClusterReport>,
     /// Who decides what users may, in this order.
     pub authorizers: Vec<String>,
     /// Mistakes in other files that changed, each as it was logged; what they said before is in use.
@@ -94,6 +96,47 @@ pub struct Certificate {
     pub names: Vec<String>,
     /// When it ends, from [`timestamp`].
     pub not_after: String,
+}
+
+/// The kube-apiserver that the registry comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterReport {
+    /// Its address.
+    pub server: String,
+    /// Whether it has said all there is at least once.
+    pub complete: bool,
+    /// Since when it cannot be followed, from [`timestamp`]; empty while it can.
+    pub failing_since: String,
+    /// Why.
+    pub failure: String,
+    /// Who we are among those who may write conditions; empty when nobody is elected.
+    pub identity: String,
+    /// Whether we write them.
+    pub leads: bool,
+    /// Who does, as far as is known.
+    pub leader: String,
+}
+
+impl ClusterReport {
+    /// How it goes, as a sentence without an end.
+    pub fn describe(&self, now: SystemTime) -> String {
+        let following = match (self.complete, self.failing_since.is_empty()) {
+            (_, false) => {
+                let since = StatusReport::age(&self.failing_since, now);
+                let used = if self.complete { "; what it said last is used" } else { "" };
+                format!("cannot be followed for {since}{used} ({})", self.failure)
+            }
+            (false, true) => "is being read".to_owned(),
+            (true, true) => "is followed".to_owned(),
+        };
+        let writing = match (self.leads, self.leader.as_str()) {
+            (true, _) => "written by this gateway".to_owned(),
+            (false, "") => "written by nobody".to_owned(),
+            (false, leader) => format!("written by {leader}"),
+        };
+        format!("the registry of {} {following}; conditions are {writing}", self.server)
+    }
 }
 
 /// One place where audit events go.

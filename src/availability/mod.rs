@@ -6,6 +6,7 @@
 //!
 //! What becomes of requests is judged beside it: of each endpoint its [`Standing`], of the whole its circuit.
 
+mod announce;
 mod board;
 mod circuit;
 mod condition;
@@ -15,6 +16,7 @@ pub mod report;
 mod schedule;
 mod standing;
 
+pub use announce::Announcer;
 pub use board::{Availability, Board, Obstacle};
 pub use circuit::Fate;
 pub use condition::{Condition, ConditionStatus};

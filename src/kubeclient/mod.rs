@@ -6,6 +6,7 @@
 
 mod call;
 mod client;
+pub mod election;
 mod kubeconfig;
 mod plain;
 mod remote;

@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 #[derive(Clone)]
 pub struct Check {
     name: &'static str,
-    judge: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    judge: Arc<dyn Fn() -> Result<Option<&'static str>, String> + Send + Sync>,
 }
 
 /// The checks behind one path.
@@ -27,6 +27,14 @@ impl Check {
     /// A check asked anew by every request. What it returns as an error is shown to anyone who asks
     /// for this check alone, without credentials: no inner address, no library's text.
     pub fn new(name: &'static str, judge: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Check {
+        Check::noting(name, move || judge().map(|()| None))
+    }
+
+    /// A check that may have something to say although all is well; anyone may read it.
+    pub fn noting(
+        name: &'static str,
+        judge: impl Fn() -> Result<Option<&'static str>, String> + Send + Sync + 'static,
+    ) -> Check {
         Check { name, judge: Arc::new(judge) }
     }
 
@@ -71,7 +79,7 @@ impl Health {
 
     fn one(&self, check: &Check) -> Response<Bytes> {
         match (check.judge)() {
-            Ok(()) => text(StatusCode::OK, "ok".to_owned()),
+            Ok(_) => text(StatusCode::OK, "ok".to_owned()),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n")),
         }
     }
@@ -88,7 +96,8 @@ impl Health {
                 continue;
             }
             match judge() {
-                Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+                Ok(None) => lines.push_str(&format!("[+]{name} ok\n")),
+                Ok(Some(note)) => lines.push_str(&format!("[+]{name} ok: {note}\n")),
                 Err(error) => {
                     // Anyone may read this: the reason is for the log and for who asks for the check.
                     lines.push_str(&format!("[-]{name} failed: reason withheld\n"));

@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::annotations::{self, BackendSettings};
 use super::manifest::{self, ApiServiceManifest, ServiceRef};
 use super::names;
+use super::service::Origin;
 use super::snapshot::Settings;
 use super::url_backend::UrlBackend;
 use crate::process::Document;
@@ -47,6 +48,8 @@ pub struct ApiService {
     pub labels: std::collections::BTreeMap<String, String>,
     /// The whole document as it was written.
     pub manifest: Value,
+    /// Who says so.
+    pub origin: Origin,
 }
 
 /// Only the name: a client certificate's key has no business in a log.
@@ -95,6 +98,7 @@ impl ApiService {
     /// Whether `other` says the same, whenever it was written.
     pub(super) fn same(&self, other: &ApiService) -> bool {
         self.manifest == other.manifest
+            && self.origin == other.origin
             && self.settings == other.settings
             && self.client_certificate == other.client_certificate
     }
@@ -180,6 +184,7 @@ impl ApiService {
             created,
             labels: metadata.labels.unwrap_or_default(),
             manifest: value,
+            origin: Origin::Directory,
         })
     }
 }

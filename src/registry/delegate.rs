@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::annotations;
 use super::api_service::{ApiService, Backend};
+use super::service::Origin;
 use super::snapshot::Settings;
 use super::url_backend::UrlBackend;
 use crate::kubeclient::Server;
@@ -107,6 +108,7 @@ fn of(server: Server, settings: &Settings) -> ApiService {
         insecure_skip_tls_verify: server.insecure_skip_verify,
         client_certificate: None,
         settings: annotations::BackendSettings { server_name: Some(server.name), ..defaults },
+        origin: Origin::Directory,
     }
 }
 

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use super::cluster::{Cluster, ClusterState, Followed};
+use super::cluster::{ClusterState, Followed, Statuses, Watching};
 use super::last_good::LastGood;
 use super::scan::Scan;
 use super::snapshot::{Contents, Registry, Settings};
-use crate::egress::Resolver;
 use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
 
 /// A registry directory that was right when it was opened.
@@ -34,21 +33,15 @@ impl Directory {
 pub struct Following {
     /// Counts where both have an object of the same name.
     pub directory: Option<Directory>,
-    /// The kube-apiserver, and whom to tell how following it goes.
-    pub cluster: Option<(Cluster, Publisher<ClusterState>)>,
+    /// The kube-apiserver, whom to tell how following it goes, and what stands there as statuses.
+    pub cluster: Option<(Watching, Publisher<ClusterState>, Statuses)>,
 }
 
 impl Following {
     /// Publishes what changes until the process ends. `mistake` hears of each new problem once. Needs a `LocalSet`.
-    pub async fn run(
-        self,
-        publisher: Publisher<Registry>,
-        resolver: Resolver,
-        mut drain: Drain,
-        mut mistake: impl FnMut(&Problem),
-    ) {
+    pub async fn run(self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
         let Following { mut directory, cluster } = self;
-        let mut cluster = cluster.map(|(cluster, state)| cluster.follow(resolver, state));
+        let mut cluster = cluster.map(|(cluster, state, statuses)| cluster.begin(state, statuses));
         let mut telling = Telling::of(&publisher.reader().get());
         // What a directory says alone is published already.
         let mut problems = (Problems::default(), Problems::default());
@@ -186,7 +179,7 @@ mod tests {
             drainer.advance(Phase::Ending);
         };
         let following = Following { directory: Some(directory), cluster: None };
-        tokio::join!(following.run(publisher, Resolver::System, drain, |_| mistakes += 1), scenario);
+        tokio::join!(following.run(publisher, drain, |_| mistakes += 1), scenario);
         assert_eq!(mistakes, 1);
     }
 

@@ -21,11 +21,12 @@ mod url_backend;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
 pub use api_service::{ApiService, Backend, ServiceReference};
-pub use cluster::{Cluster, ClusterState};
+pub use cluster::{Cluster, ClusterState, Statuses, Watching, Written};
 pub use delegate::{DELEGATE, Delegate};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};
 pub use follow::{Directory, Following};
 pub use long_running::LongRunning;
+pub use names::is_subdomain as is_object_name;
 pub use resolve::{Resolved, Rules, Unavailable, Zone, resolve};
 pub use service::{Origin, Service, ServicePort, ServiceType};
 pub use snapshot::{Registry, Settings, load, read};

@@ -1,7 +1,7 @@
 //! The shapes of names: RFC 1123 subdomains and labels, RFC 1035 labels, DNS names.
 
 /// A lower-case RFC 1123 subdomain, at most 253 bytes: groups, names of most objects.
-pub(super) fn is_subdomain(text: &str) -> bool {
+pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(|part| is_label_text(part, text.len()))
 }
 

@@ -30,10 +30,10 @@ pub struct Service {
     pub origin: Origin,
 }
 
-/// Where a Service is known from.
+/// Where an object is known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The registry directory, in which endpoints may be left away.
+    /// The registry directory, in which a Service's endpoints may be left away.
     Directory,
     /// A kube-apiserver, where they are never.
     Cluster,

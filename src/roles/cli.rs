@@ -179,10 +179,12 @@ mod tests {
     #[test]
     fn help_shows_headings_and_hides_what_comes_later() {
         let help = refusal(&["gateway", "--help"]).1;
-        for heading in ["Serving:", "Who is asking:", "May they:", "What lies behind:", "Seen by the operator:"] {
+        for heading in
+            ["Serving:", "Who is asking:", "May they:", "What lies behind:", "In a cluster:", "Seen by the operator:"]
+        {
             assert!(help.contains(heading), "{heading} missing:\n{help}");
         }
         assert!(help.contains("(default 6443)"), "{help}");
-        assert!(!help.contains("--leader-elect"), "{help}");
+        assert!(!help.contains("--tracing-config-file"), "{help}");
     }
 }

@@ -136,6 +136,9 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     if !report.authorizers.is_empty() {
         out.push_str(&format!("users may what {} allows\n", clean(&report.authorizers.join(", "))));
     }
+    if let Some(cluster) = &report.cluster {
+        out.push_str(&format!("{}\n", clean(&cluster.describe(now))));
+    }
     for check in &report.not_ready {
         out.push_str(&format!("not ready: {}\n", clean(check)));
     }
@@ -236,7 +239,7 @@ fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::{ApiServiceReport, AuditSink, Certificate, EndpointReport};
+    use crate::admin::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EndpointReport};
 
     fn report() -> StatusReport {
         StatusReport {
@@ -286,6 +289,14 @@ mod tests {
                 names: vec!["localhost".into(), "127.0.0.1".into()],
                 not_after: "2026-12-20T00:00:00Z".into(),
             }],
+            cluster: Some(ClusterReport {
+                server: "10.0.0.1:443".into(),
+                complete: true,
+                failing_since: "2026-11-19T23:58:00Z".into(),
+                failure: "refused".into(),
+                leader: "other_1".into(),
+                ..ClusterReport::default()
+            }),
             authorizers: vec!["Webhook guard".into(), "RBAC rbac".into()],
             file_problems: vec!["authorization.yaml: authorizers[0].name: needed".into()],
             audit: vec![AuditSink { name: "webhook".into(), waiting: 12, dropped: 3 }],
@@ -306,6 +317,7 @@ mod tests {
             "\
 Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
 users may what Webhook guard, RBAC rbac allows
+the registry of 10.0.0.1:443 cannot be followed for 2m; what it said last is used (refused); conditions are written by other_1
 
 NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE
 v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m

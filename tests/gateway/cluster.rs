@@ -94,6 +94,24 @@ impl Cluster {
         self.shared.apply(documents);
     }
 
+    /// The object at `path`, if there is one.
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        self.shared.store.lock().unwrap().objects.get(path).cloned()
+    }
+
+    /// Changes an object, as somebody else would.
+    pub(crate) fn edit(&self, path: &str, edit: impl FnOnce(&mut Value)) {
+        let mut object = self.get(path).unwrap();
+        object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        edit(&mut object);
+        self.shared.change(|store| store.put(path, object));
+    }
+
+    /// How often something was written to `path`.
+    pub(crate) fn writes(&self, path: &str) -> usize {
+        self.backend.seen().iter().filter(|seen| seen.method != Method::GET && seen.uri.path() == path).count()
+    }
+
     /// Deletes an object.
     pub(crate) fn delete(&self, path: &str) {
         self.shared.change(|store| store.remove(path));

@@ -18,6 +18,7 @@ mod delegate;
 mod delegated;
 mod discovery;
 mod documents;
+mod elected;
 mod ending;
 mod failover;
 mod fairness;

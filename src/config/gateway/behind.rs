@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::reading::Reading;
-use crate::kubeclient::Source;
+use crate::kubeclient::{Source, election};
 use crate::message::ErrorFormat;
 use crate::registry;
 use crate::tls::PairFiles;
@@ -33,6 +33,8 @@ pub struct Cluster {
     pub source: Source,
     /// What its objects may say; the directory is where their annotations' files are.
     pub settings: registry::Settings,
+    /// `--leader-elect`: among whom one writes the conditions there.
+    pub election: Option<election::Settings>,
 }
 
 /// Who looks names up.
@@ -70,9 +72,10 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
         default_max_inflight: forwarding.max_inflight.map_or(0, |limit| limit.div_ceil(2)),
     };
     let cluster = reading.path("kubeconfig").map(Source::named);
+    let election = election(reading, cluster.is_some());
     Behind {
         delegate: reading.path("delegate-kubeconfig").map(|path| (path, settings.clone())),
-        cluster: cluster.map(|source| Cluster { source, settings: settings.clone() }),
+        cluster: cluster.map(|source| Cluster { source, settings: settings.clone(), election }),
         registry: Some(settings).filter(|settings| settings.dir != PathBuf::new()),
         rules: registry::Rules {
             endpoints: reading.switch("enable-aggregator-routing"),
@@ -93,6 +96,36 @@ fn zone(reading: &mut Reading<'_>) -> Option<registry::Zone> {
         zone => Ok(zone),
     };
     reading.parse("zone", parse).flatten()
+}
+
+/// Nothing if everybody is to write. The rules are client-go's (`leaderelection.NewLeaderElector`).
+fn election(reading: &mut Reading<'_>, somewhere: bool) -> Option<election::Settings> {
+    let elects = reading.switch("leader-elect");
+    if elects && !somewhere && reading.given("leader-elect") {
+        reading.problem("leader-elect", "not used without --kubeconfig: nothing is written anywhere");
+    }
+    let settings = election::Settings {
+        lease_duration: reading.positive_duration("leader-elect-lease-duration"),
+        renew_deadline: reading.positive_duration("leader-elect-renew-deadline"),
+        retry_period: reading.positive_duration("leader-elect-retry-period"),
+        name: reading.text("leader-elect-resource-name"),
+        namespace: reading.text("leader-elect-resource-namespace"),
+    };
+    reading.choice("leader-elect-resource-lock");
+    if settings.lease_duration <= settings.renew_deadline {
+        reading.problem("leader-elect-lease-duration", "must be longer than --leader-elect-renew-deadline");
+    } else if settings.renew_deadline <= settings.retry_period.mul_f64(1.2) {
+        reading.problem("leader-elect-renew-deadline", "must be longer than 1.2 times --leader-elect-retry-period");
+    } else if settings.lease_duration.subsec_nanos() != 0 {
+        reading.problem("leader-elect-lease-duration", "must be whole seconds: a Lease says no less");
+    }
+    for name in ["leader-elect-resource-name", "leader-elect-resource-namespace"] {
+        let text = reading.text(name);
+        if !registry::is_object_name(&text) {
+            reading.problem(name, format_args!("{text:?} is no name of an object"));
+        }
+    }
+    elects.then_some(settings)
 }
 
 pub(super) fn forwarding(reading: &mut Reading<'_>) -> Forwarding {

@@ -427,6 +427,40 @@ pub static BEHIND: Group = Group {
     ],
 };
 
+/// Beside other gateways with the same registry.
+pub static IN_A_CLUSTER: Group = Group {
+    heading: "In a cluster",
+    flags: &[
+        Flag::new(
+            "leader-elect",
+            Kind::Switch,
+            "true",
+            "Of several gateways with the same --kubeconfig, elect one that writes there whether APIServices are available; false has this one write, whatever others do",
+        ),
+        Flag::new(
+            "leader-elect-lease-duration",
+            Kind::Duration,
+            "15s",
+            "How long the others wait after they last saw the leader renew its Lease",
+        ),
+        Flag::new(
+            "leader-elect-renew-deadline",
+            Kind::Duration,
+            "10s",
+            "How long a leader that cannot renew its Lease goes on",
+        ),
+        Flag::new(
+            "leader-elect-retry-period",
+            Kind::Duration,
+            "2s",
+            "Time between attempts to take or renew the Lease",
+        ),
+        Flag::new("leader-elect-resource-lock", Kind::Choice(&["leases"]), "leases", "Kind of object that is held"),
+        Flag::new("leader-elect-resource-name", Kind::Text("NAME"), "narthex", "Name of the Lease"),
+        Flag::new("leader-elect-resource-namespace", Kind::Text("NAMESPACE"), "kube-system", "Namespace of the Lease"),
+    ],
+};
+
 const ADMIN_ADDRESS: Flag = Flag::new(
     "admin-address",
     Kind::Text("IP:PORT"),
@@ -544,7 +578,7 @@ pub static SEEN_IN_QUICKSTART: Group =
 pub static LOG: Group = Group { heading: "Log", flags: &[LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
 
 /// All of the gateway's groups.
-pub static GATEWAY: &[&Group] = &[&CONFIGURATION, &SERVING, &WHO, &MAY_THEY, &BEHIND, &SEEN];
+pub static GATEWAY: &[&Group] = &[&CONFIGURATION, &SERVING, &WHO, &MAY_THEY, &BEHIND, &IN_A_CLUSTER, &SEEN];
 
 /// All of the quickstart's groups.
 pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
@@ -555,16 +589,8 @@ pub static LATER: &[Flag] = &[
     later("egress-selector-config-file", Kind::File, DIRECT),
     later("proxy-from-environment", Kind::Switch, DIRECT),
     later("tracing-config-file", Kind::File, ACCESS_LOG),
-    later("leader-elect", Kind::Switch, REGISTRY),
-    later("leader-elect-lease-duration", Kind::Duration, REGISTRY),
-    later("leader-elect-renew-deadline", Kind::Duration, REGISTRY),
-    later("leader-elect-retry-period", Kind::Duration, REGISTRY),
-    later("leader-elect-resource-lock", Kind::Text(""), REGISTRY),
-    later("leader-elect-resource-name", Kind::Text(""), REGISTRY),
-    later("leader-elect-resource-namespace", Kind::Text(""), REGISTRY),
 ];
 
-const REGISTRY: &str = "this version reads its APIServices from --registry-dir";
 const DIRECT: &str = "this version connects to backends directly";
 const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";
 

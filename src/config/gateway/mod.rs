@@ -393,6 +393,32 @@ mod tests {
                 "--admin-address: \"6480\": use an address and a port, such as 127.0.0.1:6480 or [::1]:6480",
                 true,
             ),
+            (&["--leader-elect"], "--leader-elect: not used without --kubeconfig: nothing is written anywhere", false),
+            (
+                &["--kubeconfig=k", "--leader-elect-lease-duration=10s"],
+                "--leader-elect-lease-duration: must be longer than --leader-elect-renew-deadline",
+                false,
+            ),
+            (
+                &["--kubeconfig=k", "--leader-elect-retry-period=9s"],
+                "--leader-elect-renew-deadline: must be longer than 1.2 times --leader-elect-retry-period",
+                false,
+            ),
+            (
+                &["--kubeconfig=k", "--leader-elect-lease-duration=15500ms"],
+                "--leader-elect-lease-duration: must be whole seconds: a Lease says no less",
+                false,
+            ),
+            (
+                &["--kubeconfig=k", "--leader-elect-resource-lock=endpoints"],
+                "--leader-elect-resource-lock: \"endpoints\" is not supported; use leases",
+                false,
+            ),
+            (
+                &["--kubeconfig=k", "--leader-elect-resource-namespace=../x"],
+                "--leader-elect-resource-namespace: \"../x\" is no name of an object",
+                false,
+            ),
             (
                 &["--tracing-config-file=x"],
                 "--tracing-config-file: not in this version yet; this version has --access-log and the metrics at --admin-address",
@@ -453,8 +479,8 @@ mod tests {
 
     #[test]
     fn what_comes_later_may_be_turned_off() {
-        assert!(read(&["--leader-elect=false", "--serve-delegation=false"], &[]).is_ok());
-        assert!(read(&["--leader-elect"], &[]).is_err());
+        assert!(read(&["--proxy-from-environment=false", "--serve-delegation=false"], &[]).is_ok());
+        assert!(read(&["--proxy-from-environment"], &[]).is_err());
     }
 
     #[test]

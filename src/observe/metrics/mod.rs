@@ -53,6 +53,8 @@ pub struct Metrics {
     circuit: Family<1>,
     certificate_expiry: Family<1>,
     registry_errors: Family<1>,
+    registry_source_up: Family<1>,
+    leader: Family<1>,
     reviews: Reviews,
     impersonations: Impersonations,
     authorization: Authorization,
@@ -117,6 +119,8 @@ impl Metrics {
             circuit: Family::default(),
             certificate_expiry: Family::default(),
             registry_errors: Family::default(),
+            registry_source_up: Family::default(),
+            leader: Family::default(),
             reviews: Reviews::default(),
             impersonations: Impersonations::default(),
             authorization: Authorization::default(),
@@ -227,7 +231,17 @@ impl Metrics {
         self.certificate_expiry.forget(file);
     }
 
-    /// `source` (a file of the registry directory) holds `count` mistakes.
+    /// Whether `source`, which is no file, says what there is; if not, what it said last is used.
+    pub fn registry_source_is_up(&self, source: &str, up: bool) {
+        self.registry_source_up.set([source], f64::from(u8::from(up)));
+    }
+
+    /// Whether we hold the Lease `name`.
+    pub fn leads(&self, name: &str, leads: bool) {
+        self.leader.set([name], f64::from(u8::from(leads)));
+    }
+
+    /// `source` (a file of the registry directory, or `kube-apiserver`) holds `count` mistakes.
     pub fn registry_errors(&self, source: &str, count: usize) {
         self.registry_errors.set([source], count as f64);
     }

@@ -37,6 +37,15 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         text.sample(&[("result", result.as_str())], count);
     }
     metrics.reviews.token_cache(&mut text);
+    family(
+        &mut text,
+        (
+            "leader_election_master_status",
+            "[ALPHA] Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",
+        ),
+        ["name"],
+        &metrics.leader,
+    );
     text.family(
         "narthex_access_records_dropped_total",
         Kind::Counter,
@@ -70,6 +79,12 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         ("narthex_registry_errors", "Mistakes in a source of the registry, whose last good state is used."),
         ["source"],
         &metrics.registry_errors,
+    );
+    family(
+        &mut text,
+        ("narthex_registry_source_up", "1 while a source of the registry is followed; else what it said last is used."),
+        ["source"],
+        &metrics.registry_source_up,
     );
     sums.watches(&mut text);
     Reading::now().render(&mut text);
@@ -320,6 +335,8 @@ mod tests {
         metrics.registry_errors("bad.yaml", 2);
         metrics.registry_errors("mended.yaml", 1);
         metrics.registry_errors("mended.yaml", 0);
+        metrics.registry_source_is_up("kube-apiserver", true);
+        metrics.leads("narthex", false);
         metrics.discovery_aggregated();
         metrics.tls_handshake_failed();
         metrics.reviews().looked_up(DecisionCache::Access, Lookup::Hit);

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use super::known::{Kind, Known};
 use super::state::ClusterState;
+use super::statuses::Statuses;
 use crate::egress::Resolver;
 use crate::kubeclient::watch::{self, Keeper, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, Source};
@@ -42,14 +43,30 @@ impl Cluster {
         ClusterState { server: self.kubeconfig.server().to_string(), ..ClusterState::default() }
     }
 
-    /// Begins to follow it, on this thread's `LocalSet`.
-    pub(in crate::registry) fn follow(self, resolver: Resolver, state: Publisher<ClusterState>) -> Followed {
+    /// Makes the client to follow it with; on this thread's `LocalSet`, which follows the kubeconfig, too.
+    pub fn client(self, resolver: Resolver) -> (Rc<Client>, Watching) {
         let now = self.state();
         tracing::info!(file = %self.source, server = now.server, "the registry of a kube-apiserver is followed");
         let client = Client::new(self.source, self.kubeconfig, resolver);
         let following = Task::begin(client.clone().follow());
+        (client.clone(), Watching { client, settings: self.settings, now, following })
+    }
+}
+
+/// A kube-apiserver about to be followed.
+pub struct Watching {
+    client: Rc<Client>,
+    settings: Settings,
+    now: ClusterState,
+    following: Task,
+}
+
+impl Watching {
+    /// Begins to follow it.
+    pub(in crate::registry) fn begin(self, state: Publisher<ClusterState>, statuses: Statuses) -> Followed {
+        let Watching { client, settings, now, following } = self;
         let shared = Rc::new(Shared {
-            known: RefCell::new(Known::new(self.settings)),
+            known: RefCell::new(Known::new(settings, statuses)),
             failing: RefCell::default(),
             changed: Notify::new(),
             dirty: Cell::new(false),

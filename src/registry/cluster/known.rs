@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::collection::Collection;
 use super::object;
+use super::statuses::Statuses;
 use crate::process::{Problem, Problems};
 use crate::registry::api_service::{ApiService, Backend};
 use crate::registry::endpoints::EndpointSlice;
@@ -34,23 +34,14 @@ pub(super) struct Known {
     api_services: Collection<Arc<ApiService>>,
     /// What is shown of them.
     shown: BTreeMap<String, Arc<ApiService>>,
-    /// The `status` that each has there, and its version.
-    statuses: BTreeMap<String, Written>,
+    /// The `status` that each has there.
+    statuses: Statuses,
     namespaces: BTreeMap<String, Namespace>,
     problems: BTreeMap<(Kind, String), Vec<Problem>>,
     /// Counts what changed.
     pub(super) version: u64,
     /// Counts what was said that somebody may want to look at, be it a mistake.
     pub(super) heard: u64,
-}
-
-/// What stands in the API server as an APIService's status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
-    /// `metadata.resourceVersion`.
-    pub(super) version: String,
-    /// `status.conditions`, all of them.
-    pub(super) conditions: Vec<Value>,
 }
 
 #[derive(Default)]
@@ -68,12 +59,12 @@ impl Namespace {
 }
 
 impl Known {
-    pub(super) fn new(settings: Settings) -> Known {
+    pub(super) fn new(settings: Settings, statuses: Statuses) -> Known {
         Known {
             settings,
             api_services: Collection::default(),
             shown: BTreeMap::new(),
-            statuses: BTreeMap::new(),
+            statuses,
             namespaces: BTreeMap::new(),
             problems: BTreeMap::new(),
             version: 0,
@@ -101,10 +92,7 @@ impl Known {
         match kind {
             Kind::ApiServices => {
                 let (one, written) = object::api_service(read, &self.settings, &mut problems);
-                if self.statuses.get(&name) != Some(&written) {
-                    self.statuses.insert(name.clone(), written);
-                    self.heard += 1;
-                }
+                self.statuses.put(&name, written);
                 let same = |a: &Arc<ApiService>, b: &Arc<ApiService>| a.same(b);
                 let changed = self.api_services.put(&name, one.map(Arc::new), listed, same);
                 self.counts(changed);
@@ -135,8 +123,8 @@ impl Known {
         let changed = match kind {
             Kind::ApiServices => {
                 let changed = self.api_services.end();
-                let (statuses, api_services) = (&mut self.statuses, &self.api_services);
-                statuses.retain(|name, _| api_services.has(name));
+                let (statuses, api_services) = (&self.statuses, &self.api_services);
+                statuses.retain(|name| api_services.has(name));
                 changed
             }
             Kind::Services(namespace) => {

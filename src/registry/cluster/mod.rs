@@ -9,7 +9,9 @@ mod follow;
 mod known;
 mod object;
 mod state;
+mod statuses;
 
-pub use follow::Cluster;
 pub(super) use follow::Followed;
+pub use follow::{Cluster, Watching};
 pub use state::ClusterState;
+pub use statuses::{Statuses, Written};

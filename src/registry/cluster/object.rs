@@ -5,7 +5,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::known::{Kind, Written, created, place};
+use super::known::{Kind, created, place};
+use super::statuses::Written;
 use crate::process::{Document, Problem, Problems};
 use crate::registry::api_service::ApiService;
 use crate::registry::endpoints::{EndpointSlice, SERVICE_NAME};
@@ -57,8 +58,11 @@ pub(super) fn api_service(
     document.value["apiVersion"] = "apiregistration.k8s.io/v1".into();
     document.value["kind"] = "APIService".into();
     let mut one = ApiService::read(document, made, settings, problems);
-    if let Some(one) = one.as_mut().filter(|_| !uid.is_empty()) {
-        one.uid = uid;
+    if let Some(one) = &mut one {
+        one.origin = Origin::Cluster;
+        if !uid.is_empty() {
+            one.uid = uid;
+        }
     }
     (one, Written { version, conditions })
 }

@@ -242,7 +242,10 @@ impl Knowing {
     }
 }
 
-/// The file in a problem's place, without the number of its document.
+/// The file in a problem's place, without the number of its document; or the word for a kube-apiserver.
 fn file_of(place: &str) -> String {
+    if place.starts_with("kube-apiserver, ") {
+        return "kube-apiserver".to_owned();
+    }
     place.split(" document ").next().unwrap_or(place).trim_end_matches(',').to_owned()
 }

@@ -14,6 +14,7 @@ mod host;
 mod leaving;
 mod local;
 mod mistakes;
+mod registering;
 mod request;
 mod running;
 mod settings;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::registering::Returning;
 use super::shared::Shared;
 use crate::admin::Admin;
 use crate::config::GatewayConfig;
@@ -41,6 +42,8 @@ pub struct Running {
 pub(super) struct Logs {
     pub(super) access: Arc<AccessLog>,
     pub(super) audit: Option<audit::Ending>,
+    /// What others wait for is given back, too.
+    pub(super) returning: Option<Returning>,
 }
 
 impl Running {
@@ -91,6 +94,7 @@ impl Running {
     /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
     pub fn until_signal(mut self) -> ExitCode {
         let (access_log, audit) = (self.logs.access.clone(), self.logs.audit.take());
+        let returning = self.logs.returning.take();
         let status = with_signals(async |signals| {
             let name = signals.next().await;
             tracing::info!(signal = name, "ending: what runs is finished; a second signal ends at once");
@@ -104,6 +108,9 @@ impl Running {
                 () = self.end() => ExitCode::SUCCESS,
             }
         });
+        if let Some(returning) = returning.filter(|_| status == ExitCode::SUCCESS) {
+            returning.wait(LAST_WORDS);
+        }
         access_log.flush();
         if let Some(audit) = audit {
             audit.flush(if status == ExitCode::SUCCESS { FLUSH } else { LAST_WORDS });

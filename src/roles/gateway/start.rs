@@ -11,6 +11,7 @@ use super::auditing::Auditing;
 use super::control::Control;
 use super::delegation::Delegation;
 use super::mistakes::Mistakes;
+use super::registering::Registering;
 use super::running::{Logs, Running};
 use super::shared::{Bound, Forwarding, Shared};
 use super::worker::Worker;
@@ -28,7 +29,7 @@ use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Phase, Problem, Problems, Published};
-use crate::registry::{Following, Registry};
+use crate::registry::Registry;
 use crate::reviewer::{Reviewer, Speaker};
 use crate::route::{Dealer, Inflight, Table};
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
@@ -119,14 +120,6 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let first = delegate.as_ref().map(|(.., delegate)| delegate.get());
     let table = table.with_delegate(first.as_ref(), &board, None);
     let (registry_publisher, registry) = Published::new(registry);
-    let (cluster, cluster_state) = match cluster {
-        Some(cluster) => {
-            let (publisher, published) = Published::new(cluster.state());
-            (Some((cluster, publisher)), Some(published))
-        }
-        None => (None, None),
-    };
-    let sources = Following { directory, cluster };
     let (view_publisher, view) = Published::new(View::empty(SystemTime::now()));
     let (table_publisher, table) = Published::new(table);
     let (tokens_publisher, tokens) = match tokens {
@@ -187,16 +180,24 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         drain: drain.clone(),
     };
     let mut threads = Vec::new();
-    let (resolving, following) = (config.behind.resolver, drain.clone());
-    thread("registry", async move || {
-        sources.run(registry_publisher, settings::resolver(resolving), following, |_| {}).await;
-    })?;
+    let registering = Registering {
+        directory,
+        cluster,
+        election: config.behind.cluster.as_ref().and_then(|cluster| cluster.election.clone()),
+        publisher: registry_publisher,
+        board: board.clone(),
+        resolver: config.behind.resolver,
+        metrics: metrics.clone(),
+        drain: drain.clone(),
+    };
+    let (cluster, returning) = registering.start()?;
     thread("control", move || control.run(ready))?;
     let Ok((documents, openapi, openapi2)) = discovered.recv() else {
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
-    let health = health(&drain, &access_log, &documents, cluster_state.as_ref().map(|_| &table));
+    let registered = cluster.as_ref().map(|cluster| cluster.check(&table));
+    let health = health(&drain, &access_log, (&table, &documents), registered);
     let shared = Arc::new(Shared {
         authenticator: Authenticator::new(authenticate::Settings {
             trust: serving_readers.trust.clone(),
@@ -269,7 +270,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             let told = status::Told {
                 address,
                 registry,
-                cluster: cluster_state,
+                cluster,
                 mistakes,
                 board,
                 connections: all_connections,
@@ -281,7 +282,15 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         None => None,
     };
     say_where(config, address, admin.as_ref().map(|admin| admin.local_addr), own.kubeconfig.as_deref());
-    Ok(Running::new(address, admin, drainer, config, threads, shared, Logs { access: access_log, audit: audit_ending }))
+    Ok(Running::new(
+        address,
+        admin,
+        drainer,
+        config,
+        threads,
+        shared,
+        Logs { access: access_log, audit: audit_ending, returning },
+    ))
 }
 
 /// The certificates that no flag names, to be made by ourselves.
@@ -330,37 +339,29 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
+/// `documents` are those of the APIs in the table.
 pub(super) fn health(
     drain: &Drain,
     access_log: &AccessLog,
-    documents: &Published<Documents>,
-    cluster: Option<&Published<Table>>,
+    (table, documents): (&Published<Table>, &Published<Documents>),
+    registry: Option<Check>,
 ) -> Vec<Health> {
     let leaving = |drain: Drain| {
         Check::new("shutdown", move || {
             if drain.phase() == Phase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
         })
     };
-    let known = cluster.cloned().map(|table| {
-        Check::new("registry", move || {
-            if table.load().complete {
-                Ok(())
-            } else {
-                Err("the kube-apiserver has not said yet what is registered".to_owned())
-            }
-        })
-    });
-    let last = [discovery(documents.clone()), leaving(drain.clone())];
-    let ready = [Check::ping(), access_log.check()].into_iter().chain(known).chain(last);
+    let last = [discovery(table.clone(), documents.clone()), leaving(drain.clone())];
+    let ready = [Check::ping(), access_log.check()].into_iter().chain(registry).chain(last);
     vec![Health::new("livez", [Check::ping()]), Health::new("readyz", ready), Health::new("healthz", [Check::ping()])]
 }
 
-/// Well once every backend known by then was asked what it serves, and then for good (KEP-3352). A name that who knows
+/// Well once all that is registered is known, and every backend known by then was asked what it serves, and then for good (KEP-3352). A name that who knows
 /// kube-apiserver looks for.
-fn discovery(documents: Published<Documents>) -> Check {
+fn discovery(table: Published<Table>, documents: Published<Documents>) -> Check {
     let complete = AtomicBool::default();
     Check::new("poststarthook/apiservice-discovery-controller", move || {
-        if complete.load(Ordering::Relaxed) || documents.load().all_asked() {
+        if complete.load(Ordering::Relaxed) || (table.load().complete && documents.load().all_asked()) {
             complete.store(true, Ordering::Relaxed);
             return Ok(());
         }

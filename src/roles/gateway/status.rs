@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::mistakes::Mistakes;
+use super::registering::ClusterSeen;
 use super::shared::Shared;
-use crate::admin::{AdminState, ApiServiceReport, AuditSink, Certificate, EndpointReport, StatusReport, timestamp};
+use crate::admin::{
+    AdminState, ApiServiceReport, AuditSink, Certificate, ClusterReport, EndpointReport, StatusReport, timestamp,
+};
 use crate::availability::{Board, Condition, ConditionStatus};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
@@ -14,14 +17,14 @@ use crate::observe::audit::SinkReport;
 use crate::observe::health::Health;
 use crate::observe::log::LogLevel;
 use crate::process::Published;
-use crate::registry::{Backend, ClusterState, DELEGATE, Registry};
+use crate::registry::{Backend, DELEGATE, Registry};
 use crate::route::Route;
 
 /// What a status report is made of, besides what all threads share.
 pub(super) struct Told {
     pub(super) address: SocketAddr,
     pub(super) registry: Published<Registry>,
-    pub(super) cluster: Option<Published<ClusterState>>,
+    pub(super) cluster: Option<ClusterSeen>,
     pub(super) mistakes: Mistakes,
     pub(super) board: Board,
     /// One a worker.
@@ -34,12 +37,19 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
     let reporting = shared.clone();
     let Told { address, registry, cluster, mistakes, board, connections, log_level, access_log } = told;
-    let level = log_level.clone();
+    let (level, reported) = (log_level.clone(), cluster.clone());
     let tasks = (shared.clone(), connections.clone());
     AdminState {
-        report: Box::new(move || report(&reporting, &registry, &mistakes, &board, address, started, &level)),
+        report: Box::new(move || {
+            report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level)
+        }),
         metrics: shared.metrics.clone(),
-        health: super::start::health(&shared.drain, &access_log, &shared.documents, cluster.as_ref().map(|_| &shared.table)),
+        health: super::start::health(
+            &shared.drain,
+            &access_log,
+            (&shared.table, &shared.documents),
+            cluster.as_ref().map(|cluster| cluster.check(&shared.table)),
+        ),
         log_level,
         connections: Box::new(move || {
             let lines: Vec<_> = connections
@@ -63,7 +73,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
 
 fn report(
     shared: &Shared,
-    registry: &Published<Registry>,
+    (registry, cluster): (&Published<Registry>, Option<&ClusterSeen>),
     mistakes: &Mistakes,
     board: &Board,
     address: SocketAddr,
@@ -91,6 +101,7 @@ fn report(
         listen: vec![format!("https://{address}")],
         apiservices: shared.table.get().all().map(|route| api_service(shared, board, route)).collect(),
         certificates,
+        cluster: cluster.map(cluster_report),
         authorizers: shared.authorizer.describe(),
         file_problems: mistakes.now(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
@@ -107,6 +118,19 @@ fn document_problems(shared: &Shared) -> Vec<String> {
     let discovery = discovery.map(|source| format!("{}: discovery: {}", source.apiservice, source.problem));
     let version2 = shared.openapi2.problems().into_iter();
     discovery.chain(version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"))).collect()
+}
+
+fn cluster_report(seen: &ClusterSeen) -> ClusterReport {
+    let (state, leadership) = (seen.state.get(), seen.leadership.get());
+    ClusterReport {
+        server: state.server.clone(),
+        complete: state.complete,
+        failing_since: state.failing.as_ref().map(|(since, _)| timestamp(*since)).unwrap_or_default(),
+        failure: state.failing.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
+        identity: leadership.identity.clone(),
+        leads: leadership.leads,
+        leader: leadership.leader.clone().unwrap_or_default(),
+    }
 }
 
 impl From<SinkReport> for AuditSink {

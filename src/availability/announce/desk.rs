@@ -1,0 +1,328 @@
+//! What is to be written as an APIService's status, and what is better left alone. Pure; the time is an argument.
+//!
+//! Others write the same condition: every kube-apiserver has an aggregator of its own that asks the same backends. As
+//! long as it agrees nothing is written. Where it does not, each would set right what the other wrote, for ever; so
+//! who finds its word overwritten twice leaves it to the other for a while.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::availability::{Condition, ConditionStatus};
+use crate::registry::Written;
+
+/// How long it may take until a watch shows what we wrote.
+const UNSEEN: Duration = Duration::from_secs(10);
+/// Overwritten so often
+const OFTEN: usize = 2;
+/// within this time,
+const WITHIN: Duration = Duration::from_secs(300);
+/// we leave it to the other for this long; longer each time, up to the second.
+const LEAVE: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(4 * 3600));
+
+/// What we remember of what we wrote.
+#[derive(Default)]
+pub(super) struct Desk {
+    by_name: HashMap<String, Entry>,
+}
+
+#[derive(Default)]
+struct Entry {
+    wrote: Option<Wrote>,
+    /// When we were overwritten.
+    overwritten: Vec<Instant>,
+    left_until: Option<Instant>,
+    leave: Option<Duration>,
+}
+
+struct Wrote {
+    /// The version that the APIService had by it.
+    version: String,
+    words: Words,
+    at: Instant,
+    /// Whether a watch showed it.
+    seen: bool,
+}
+
+/// What a condition says, but for when it began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Words {
+    status: String,
+    reason: String,
+    message: String,
+}
+
+/// What to do about one APIService.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// It says what we would say, or it is too early to say anything.
+    Fine,
+    /// These conditions are to be written, to this version.
+    Write { version: String, conditions: Vec<Value> },
+    /// Somebody else overwrites what we write; this is said once.
+    LeaveIt(Duration),
+}
+
+impl Desk {
+    /// What to do now that `condition` is known and `stands` is there.
+    pub(super) fn judge(&mut self, name: &str, condition: &Condition, stands: &Written, now: Instant) -> Verdict {
+        // Nobody has asked yet: that is no news to anybody.
+        if condition.status == ConditionStatus::Unknown && condition.reason == "NotProbed" {
+            return Verdict::Fine;
+        }
+        let ours = Words {
+            status: condition.status.as_str().to_owned(),
+            reason: condition.reason.to_string(),
+            message: condition.message.clone(),
+        };
+        let there = stands.conditions.iter().find(|one| one["type"] == "Available");
+        let theirs = there.map(Words::of).unwrap_or_default();
+        if !self.by_name.contains_key(name) && theirs == ours {
+            return Verdict::Fine;
+        }
+        let entry = self.by_name.entry(name.to_owned()).or_default();
+        if let Some(wrote) = &mut entry.wrote {
+            wrote.seen |= has_reached(&stands.version, &wrote.version) || now.duration_since(wrote.at) >= UNSEEN;
+            if !wrote.seen {
+                return Verdict::Fine;
+            }
+        }
+        let ours_stands = entry.wrote.as_ref().is_some_and(|wrote| wrote.words == theirs);
+        let agrees = (&theirs.status, &theirs.reason) == (&ours.status, &ours.reason);
+        // Of one opinion in other words: theirs are as good.
+        if theirs == ours || (agrees && !ours_stands) {
+            return Verdict::Fine;
+        }
+        if entry.left_until.is_some_and(|until| now < until) {
+            return Verdict::Fine;
+        }
+        if entry.wrote.as_ref().is_some_and(|wrote| wrote.words == ours) && !ours_stands {
+            entry.wrote = None;
+            entry.overwritten.retain(|at| now.duration_since(*at) < WITHIN);
+            entry.overwritten.push(now);
+            if entry.overwritten.len() >= OFTEN {
+                entry.overwritten.clear();
+                let first = entry.leave.is_none();
+                let leave = entry.leave.map_or(LEAVE.0, |leave| (leave * 2).min(LEAVE.1));
+                (entry.leave, entry.left_until) = (Some(leave), Some(now + leave));
+                return if first { Verdict::LeaveIt(leave) } else { Verdict::Fine };
+            }
+        }
+        let others = stands.conditions.iter().filter(|one| one["type"] != "Available").cloned();
+        let since = transition(condition.since, there, theirs.status == ours.status);
+        let conditions = others.chain([ours.condition(&since)]).collect();
+        Verdict::Write { version: stands.version.clone(), conditions }
+    }
+
+    /// This was written; the APIService has this version by it.
+    pub(super) fn wrote(&mut self, name: &str, condition: &Condition, version: String, now: Instant) {
+        let words = Words {
+            status: condition.status.as_str().to_owned(),
+            reason: condition.reason.to_string(),
+            message: condition.message.clone(),
+        };
+        self.by_name.entry(name.to_owned()).or_default().wrote = Some(Wrote { version, words, at: now, seen: false });
+    }
+
+    /// Forgets those that are no more.
+    pub(super) fn retain(&mut self, stays: impl Fn(&str) -> bool) {
+        self.by_name.retain(|name, _| stays(name));
+    }
+}
+
+impl Words {
+    fn of(condition: &Value) -> Words {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        Words { status: text("status"), reason: text("reason"), message: text("message") }
+    }
+
+    fn condition(self, since: &str) -> Value {
+        json!({
+            "type": "Available",
+            "status": self.status,
+            "lastTransitionTime": since,
+            "reason": self.reason,
+            "message": self.message,
+        })
+    }
+}
+
+/// Whether `version` is `other` or a later one. Those of a kube-apiserver are numbers that grow (KEP-5504); of others
+/// nobody knows but that they are the same.
+fn has_reached(version: &str, other: &str) -> bool {
+    match (version.parse::<u128>(), other.parse::<u128>()) {
+        (Ok(version), Ok(other)) => version >= other,
+        _ => version == other,
+    }
+}
+
+/// `lastTransitionTime`: it moves only when the status does, and never back.
+fn transition(since: SystemTime, there: Option<&Value>, same: bool) -> String {
+    let before = there.and_then(|there| there["lastTransitionTime"].as_str()).unwrap_or_default();
+    let ours = jiff::Timestamp::try_from(since).unwrap_or_default();
+    let theirs = before.parse::<jiff::Timestamp>().ok();
+    match theirs {
+        Some(_) if same => before.to_owned(),
+        // It became so by our word, whatever we knew before.
+        Some(theirs) if theirs > ours => timestamp(jiff::Timestamp::now().max(theirs)),
+        _ => timestamp(ours),
+    }
+}
+
+fn timestamp(time: jiff::Timestamp) -> String {
+    time.strftime("%FT%TZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    fn condition(status: ConditionStatus, reason: &'static str, message: &str) -> Condition {
+        Condition {
+            status,
+            reason: Cow::Borrowed(reason),
+            message: message.to_owned(),
+            detail: "10.0.0.1 refused".to_owned(),
+            since: SystemTime::UNIX_EPOCH + Duration::from_secs(3600),
+        }
+    }
+
+    fn passed() -> Condition {
+        condition(ConditionStatus::True, "Passed", "all checks passed")
+    }
+
+    fn stands(version: &str, conditions: &[Value]) -> Written {
+        Written { version: version.to_owned(), conditions: conditions.to_vec() }
+    }
+
+    fn available(status: &str, reason: &str, message: &str, since: &str) -> Value {
+        json!({"type": "Available", "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": since})
+    }
+
+    fn passed_there() -> Value {
+        available("True", "Passed", "all checks passed", "1970-01-01T00:00:07Z")
+    }
+
+    fn failed_there() -> Value {
+        available("False", "FailedDiscoveryCheck", "refused", "1970-01-01T00:00:07Z")
+    }
+
+    #[test]
+    fn only_what_differs_is_written_and_others_conditions_stay() {
+        let (mut desk, now) = (Desk::default(), Instant::now());
+        assert_eq!(desk.judge("a", &passed(), &stands("1", &[passed_there()]), now), Verdict::Fine);
+        let unknown = condition(ConditionStatus::Unknown, "NotProbed", "not asked");
+        assert_eq!(desk.judge("a", &unknown, &stands("1", &[]), now), Verdict::Fine);
+        let other = json!({"type": "Other", "status": "True"});
+        let Verdict::Write { version, conditions } =
+            desk.judge("a", &passed(), &stands("7", &[failed_there(), other.clone()]), now)
+        else {
+            panic!("it differs");
+        };
+        assert_eq!(version, "7");
+        assert_eq!(conditions, [other, available("True", "Passed", "all checks passed", "1970-01-01T01:00:00Z")]);
+    }
+
+    #[test]
+    fn the_transition_is_when_the_status_changed() {
+        let (mut desk, now) = (Desk::default(), Instant::now());
+        let written = |desk: &mut Desk, there: &Value| match desk.judge(
+            "a",
+            &passed(),
+            &stands("1", std::slice::from_ref(there)),
+            now,
+        ) {
+            Verdict::Write { conditions, .. } => conditions[0]["lastTransitionTime"].as_str().unwrap().to_owned(),
+            other => panic!("{other:?}"),
+        };
+        let same = available("True", "Local", "x", "1970-01-01T00:00:07Z");
+        assert_eq!(written(&mut desk, &same), "1970-01-01T00:00:07Z");
+        assert_eq!(written(&mut desk, &failed_there()), "1970-01-01T01:00:00Z");
+        // Somebody said otherwise after we knew: it turns when we say so, not before.
+        let later = available("False", "x", "x", "2020-01-01T00:00:00Z");
+        assert!(written(&mut desk, &later).as_str() > "2020-01-01T00:00:00Z");
+        let none = json!({"type": "Available"});
+        assert_eq!(written(&mut desk, &none), "1970-01-01T01:00:00Z");
+    }
+
+    #[test]
+    fn other_words_for_the_same_are_left_alone_unless_the_old_ones_are_ours() {
+        let (mut desk, now) = (Desk::default(), Instant::now());
+        let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "our words");
+        assert_eq!(desk.judge("a", &failed, &stands("1", &[failed_there()]), now), Verdict::Fine);
+        assert!(matches!(desk.judge("a", &failed, &stands("1", &[]), now), Verdict::Write { .. }));
+        desk.wrote("a", &failed, "2".to_owned(), now);
+        let ours = available("False", "FailedDiscoveryCheck", "our words", "1970-01-01T01:00:00Z");
+        assert_eq!(desk.judge("a", &failed, &stands("2", std::slice::from_ref(&ours)), now), Verdict::Fine);
+        let news = condition(ConditionStatus::False, "FailedDiscoveryCheck", "our news");
+        assert!(matches!(desk.judge("a", &news, &stands("2", &[ours]), now), Verdict::Write { .. }));
+    }
+
+    #[test]
+    fn what_we_wrote_is_waited_for() {
+        let (mut desk, now) = (Desk::default(), Instant::now());
+        let before = stands("1", &[failed_there()]);
+        assert!(matches!(desk.judge("a", &passed(), &before, now), Verdict::Write { .. }));
+        desk.wrote("a", &passed(), "3".to_owned(), now);
+        // The watch shows something older.
+        assert_eq!(desk.judge("a", &passed(), &stands("2", &[failed_there()]), now), Verdict::Fine);
+        assert_eq!(desk.judge("a", &passed(), &stands("3", &[passed_there()]), now), Verdict::Fine);
+        // Somebody was so fast that only theirs is shown.
+        desk.wrote("a", &passed(), "4".to_owned(), now);
+        assert!(matches!(desk.judge("a", &passed(), &stands("5", &[failed_there()]), now), Verdict::Write { .. }));
+        // Versions of which nobody knows the order.
+        desk.wrote("b", &passed(), "x".to_owned(), now);
+        assert_eq!(desk.judge("b", &passed(), &stands("y", &[failed_there()]), now), Verdict::Fine);
+        let later = now + UNSEEN;
+        assert!(matches!(desk.judge("b", &passed(), &stands("y", &[failed_there()]), later), Verdict::Write { .. }));
+    }
+
+    #[test]
+    fn who_is_overwritten_twice_leaves_it_to_the_other() {
+        let (mut desk, mut now) = (Desk::default(), Instant::now());
+        let mut version = 1;
+        let mut round = |desk: &mut Desk, now: Instant| {
+            let verdict = desk.judge("a", &passed(), &stands(&version.to_string(), &[failed_there()]), now);
+            if matches!(verdict, Verdict::Write { .. }) {
+                version += 1;
+                desk.wrote("a", &passed(), version.to_string(), now);
+                let ours = stands(&version.to_string(), &[passed_there()]);
+                assert_eq!(desk.judge("a", &passed(), &ours, now), Verdict::Fine);
+                version += 1;
+            }
+            verdict
+        };
+        assert!(matches!(round(&mut desk, now), Verdict::Write { .. }));
+        assert!(matches!(round(&mut desk, now), Verdict::Write { .. }), "once may be chance");
+        assert_eq!(round(&mut desk, now), Verdict::LeaveIt(LEAVE.0));
+        assert_eq!(round(&mut desk, now), Verdict::Fine);
+        // Another try after that; if it ends the same, nobody needs to hear it again.
+        now += LEAVE.0;
+        assert!(matches!(round(&mut desk, now), Verdict::Write { .. }));
+        assert!(matches!(round(&mut desk, now), Verdict::Write { .. }));
+        assert_eq!(round(&mut desk, now), Verdict::Fine);
+        now += LEAVE.0;
+        assert_eq!(round(&mut desk, now), Verdict::Fine, "twice as long");
+        now += LEAVE.0;
+        assert!(matches!(round(&mut desk, now), Verdict::Write { .. }));
+        desk.retain(|_| false);
+        assert!(desk.by_name.is_empty());
+    }
+
+    #[test]
+    fn overwritten_seldom_is_no_dispute() {
+        let (mut desk, mut now) = (Desk::default(), Instant::now());
+        for version in 0..10 {
+            let there = stands(&(2 * version).to_string(), &[failed_there()]);
+            assert!(matches!(desk.judge("a", &passed(), &there, now), Verdict::Write { .. }), "{version}");
+            let ours = (2 * version + 1).to_string();
+            desk.wrote("a", &passed(), ours.clone(), now);
+            assert_eq!(desk.judge("a", &passed(), &stands(&ours, &[passed_there()]), now), Verdict::Fine);
+            now += WITHIN;
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A `coordination.k8s.io/v1` Lease as leader election uses it (client-go, `resourcelock/leaselock.go`).
+
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Whose a Lease is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Record {
+    /// Nobody's if empty.
+    pub(super) holder_identity: String,
+    pub(super) lease_duration_seconds: i64,
+    pub(super) acquire_time: Option<String>,
+    pub(super) renew_time: Option<String>,
+    pub(super) lease_transitions: i64,
+}
+
+/// A Lease that was read.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub(super) struct Lease {
+    metadata: Metadata,
+    pub(super) spec: Record,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    resource_version: String,
+}
+
+impl Lease {
+    /// Reads a Lease; nothing if it is none.
+    pub(super) fn read(text: &[u8]) -> Option<Lease> {
+        // What is empty is null to a Go server, and absent to others.
+        let mut value: Value = serde_json::from_slice(text).ok()?;
+        if let Some(Value::Object(spec)) = value.get_mut("spec") {
+            spec.retain(|_, value| !value.is_null());
+        }
+        if value.get("spec").is_some_and(Value::is_null) {
+            value["spec"] = json!({});
+        }
+        serde_json::from_value(value).ok()
+    }
+
+    /// The version it has.
+    pub(super) fn version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl Record {
+    /// The Lease to create, or (`version` is not empty) to update.
+    pub(super) fn object(&self, namespace: &str, name: &str, version: &str) -> Value {
+        let mut metadata = json!({"namespace": namespace, "name": name});
+        if !version.is_empty() {
+            metadata["resourceVersion"] = version.into();
+        }
+        json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": self.holder_identity,
+                "leaseDurationSeconds": self.lease_duration_seconds,
+                "acquireTime": self.acquire_time,
+                "renewTime": self.renew_time,
+                "leaseTransitions": self.lease_transitions,
+            },
+        })
+    }
+
+    /// How long it is good after it was renewed.
+    pub(super) fn duration(&self) -> Duration {
+        Duration::from_secs(u64::try_from(self.lease_duration_seconds).unwrap_or_default())
+    }
+}
+
+/// A moment as `metav1.MicroTime` has it.
+pub(super) fn micro_time(now: SystemTime) -> String {
+    jiff::Timestamp::try_from(now).map(|time| time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_read_as_it_is_written() {
+        let record = Record {
+            holder_identity: "a".to_owned(),
+            lease_duration_seconds: 15,
+            acquire_time: Some(micro_time(SystemTime::UNIX_EPOCH)),
+            renew_time: Some(micro_time(SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000))),
+            lease_transitions: 3,
+        };
+        let object = record.object("kube-system", "narthex", "7");
+        assert_eq!(object["spec"]["acquireTime"], "1970-01-01T00:00:00.000000Z");
+        assert_eq!(object["spec"]["renewTime"], "1970-01-01T00:00:01.500000Z");
+        let lease = Lease::read(object.to_string().as_bytes()).unwrap();
+        assert_eq!((lease.version(), &lease.spec), ("7", &record));
+        assert_eq!(lease.spec.duration(), Duration::from_secs(15));
+    }
+
+    #[test]
+    fn an_empty_lease_is_nobodys() {
+        for text in [
+            r#"{"metadata":{"resourceVersion":"1"},"spec":{}}"#,
+            r#"{"metadata":{"resourceVersion":"1"},"spec":null}"#,
+            r#"{"metadata":{"resourceVersion":"1"},"spec":{"holderIdentity":null,"leaseDurationSeconds":null}}"#,
+        ] {
+            assert_eq!(Lease::read(text.as_bytes()).unwrap().spec, Record::default(), "{text}");
+        }
+        assert_eq!(Lease::read(b"no"), None);
+        let negative = Record { lease_duration_seconds: -5, ..Record::default() };
+        assert_eq!(negative.duration(), Duration::ZERO);
+    }
+}

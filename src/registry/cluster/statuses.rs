@@ -1,0 +1,90 @@
+//! What stands in the kube-apiserver as the status of its APIServices, for whoever writes it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::watch;
+
+/// The status of one APIService as the kube-apiserver has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// `metadata.resourceVersion` of the APIService.
+    pub version: String,
+    /// `status.conditions`, all of them.
+    pub conditions: Vec<Value>,
+}
+
+/// All of them, by name. Cheap to clone.
+#[derive(Clone)]
+pub struct Statuses(Arc<Inner>);
+
+struct Inner {
+    /// Locked only to look a name up or to change one, never across an await.
+    by_name: Mutex<BTreeMap<String, Arc<Written>>>,
+    changes: watch::Sender<u64>,
+}
+
+impl Default for Statuses {
+    fn default() -> Statuses {
+        Statuses(Arc::new(Inner { by_name: Mutex::default(), changes: watch::channel(0).0 }))
+    }
+}
+
+impl Statuses {
+    /// What stands there for the APIService `name`; nothing if there is none, or the directory's counts.
+    pub fn of(&self, name: &str) -> Option<Arc<Written>> {
+        self.0.by_name.lock().get(name).cloned()
+    }
+
+    /// Says that something changed since it was last asked.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    pub(super) fn put(&self, name: &str, written: Written) {
+        let mut by_name = self.0.by_name.lock();
+        if by_name.get(name).is_none_or(|known| **known != written) {
+            by_name.insert(name.to_owned(), Arc::new(written));
+            drop(by_name);
+            self.changed();
+        }
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        if self.0.by_name.lock().remove(name).is_some() {
+            self.changed();
+        }
+    }
+
+    pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.0.by_name.lock().retain(|name, _| keep(name));
+        self.changed();
+    }
+
+    fn changed(&self) {
+        self.0.changes.send_modify(|version| *version += 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_another_is_a_change() {
+        let statuses = Statuses::default();
+        let mut changes = statuses.changes();
+        let one = Written { version: "1".to_owned(), conditions: Vec::new() };
+        statuses.put("a", one.clone());
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        statuses.put("a", one.clone());
+        statuses.remove("b");
+        assert!(!changes.has_changed().unwrap());
+        assert_eq!(*statuses.of("a").unwrap(), one);
+        statuses.retain(|name| name != "a");
+        assert!(statuses.of("a").is_none() && changes.has_changed().unwrap());
+    }
+}

@@ -1,0 +1,140 @@
+//! The thread that follows the registry: a directory, a kube-apiserver, or both; and what is written to the latter.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use tokio::task::spawn_local;
+
+use super::settings::{self, ResolverChoice};
+use super::start::thread;
+use crate::availability::{Announcer, Board};
+use crate::kubeclient::election::{self, Leadership};
+use crate::observe::health::Check;
+use crate::observe::metrics::Metrics;
+use crate::process::{Drain, Problem, Published, Publisher};
+use crate::registry::{Cluster, ClusterState, Directory, Following, Registry, Statuses};
+use crate::route::Table;
+
+/// What the registry is followed with.
+pub(super) struct Registering {
+    pub(super) directory: Option<Directory>,
+    pub(super) cluster: Option<Cluster>,
+    /// Among whom one writes; nobody is elected where there is none.
+    pub(super) election: Option<election::Settings>,
+    pub(super) publisher: Publisher<Registry>,
+    pub(super) board: Board,
+    pub(super) resolver: ResolverChoice,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) drain: Drain,
+}
+
+/// The kube-apiserver of the registry, as others see it.
+#[derive(Clone)]
+pub(super) struct ClusterSeen {
+    pub(super) state: Published<ClusterState>,
+    pub(super) leadership: Published<Leadership>,
+}
+
+/// For who waits until what is ours is given back.
+pub(super) struct Returning(Receiver<()>);
+
+impl Returning {
+    /// Waits until the Lease is given back, or cannot be.
+    pub(super) fn wait(&self, patience: Duration) {
+        // An end of the thread is an answer, too.
+        let _ = self.0.recv_timeout(patience);
+    }
+}
+
+/// The source in metrics.
+const SOURCE: &str = "kube-apiserver";
+
+impl Registering {
+    /// Starts the thread. It ends with the process.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub(super) fn start(self) -> Result<(Option<ClusterSeen>, Option<Returning>), Problem> {
+        let Registering { directory, cluster, election, publisher, board, resolver, metrics, drain } = self;
+        let Some(cluster) = cluster else {
+            thread("registry", async move || {
+                let following = Following { directory, cluster: None };
+                following.run(publisher, drain, |_| {}).await;
+            })?;
+            return Ok((None, None));
+        };
+        let (returned, returning) = channel();
+        let (state_publisher, state) = Published::new(cluster.state());
+        let first = match &election {
+            Some(_) => Leadership::candidate(election::identity()),
+            None => Leadership::alone(),
+        };
+        let (leadership_publisher, leadership) = Published::new(first);
+        let seen = ClusterSeen { state, leadership };
+        let telling = seen.clone();
+        thread("registry", async move || {
+            let (client, watching) = cluster.client(settings::resolver(resolver));
+            let statuses = Statuses::default();
+            let announcer = Announcer {
+                client: client.clone(),
+                registry: publisher.reader(),
+                statuses: statuses.clone(),
+                board,
+                leadership: telling.leadership.clone(),
+            };
+            spawn_local(announcer.run(drain.clone()));
+            let lease = election.as_ref().map(|election| election.name.clone());
+            spawn_local(tell(telling, lease, metrics));
+            if let Some(election) = election {
+                spawn_local(stand(client, election, leadership_publisher, drain.clone(), returned));
+            }
+            let following = Following { directory, cluster: Some((watching, state_publisher, statuses)) };
+            following.run(publisher, drain, |_| {}).await;
+        })?;
+        Ok((Some(seen), Some(Returning(returning))))
+    }
+}
+
+async fn stand(
+    client: std::rc::Rc<crate::kubeclient::Client>,
+    election: election::Settings,
+    leadership: Publisher<Leadership>,
+    drain: Drain,
+    returned: Sender<()>,
+) {
+    election::stand(client, election, leadership, drain).await;
+    let _ = returned.send(());
+}
+
+/// Keeps the metrics told.
+async fn tell(mut seen: ClusterSeen, lease: Option<String>, metrics: Arc<Metrics>) {
+    loop {
+        metrics.registry_source_is_up(SOURCE, seen.is_followed());
+        if let Some(lease) = &lease {
+            metrics.leads(lease, seen.leadership.load().leads);
+        }
+        tokio::select! {
+            () = seen.state.changed() => {}
+            () = seen.leadership.changed() => {}
+        }
+    }
+}
+
+impl ClusterSeen {
+    /// Whether what is known of it is what there is.
+    fn is_followed(&self) -> bool {
+        let state = self.state.load();
+        state.complete && state.failing.is_none()
+    }
+
+    /// Ready once everything was there; says when it is not what there is now.
+    pub(super) fn check(&self, table: &Published<Table>) -> Check {
+        let (table, seen) = (table.clone(), self.clone());
+        Check::noting("registry", move || match (table.load().complete, seen.is_followed()) {
+            (false, _) => Err("the kube-apiserver has not said yet what is registered".to_owned()),
+            (true, false) => Ok(Some("the kube-apiserver cannot be followed; what it said last is used")),
+            (true, true) => Ok(None),
+        })
+    }
+}
