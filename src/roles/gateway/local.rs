@@ -53,6 +53,7 @@ pub(super) fn openapi_owner<'t>(shared: &Shared, table: &'t Table, path: &str) -
 pub(super) fn delegate<'t>(shared: &Shared, table: &'t Table, info: &RequestInfo<'_>) -> Option<&'t Arc<Route>> {
     let delegate = table.delegate()?;
     let ours = matches!(info.path, "/" | "/metrics" | "/openapi/v3" | "/openapi/v3/")
+        || openapi::Version2::is(info.path)
         || shared.documents.load().answer_for(info.path)
         || shared.openapi.load().answer_for(info.path)
         || Reports::claims(info);
