@@ -1,11 +1,17 @@
 //! Asks every backend for its OpenAPI index, keeps the last good answer, and publishes the merged one.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio::task::spawn_blocking;
+
 use super::index::{Hashes, Index, key, parse, parse_whole, recalled};
 use super::own;
-use crate::discovery::{By, Contents, Fetch, FetchError, Keeper, Kept, Known, Outcome, Own, Shelf, Subject, bounded};
+use super::version2::as_version3;
+use crate::discovery::{
+    By, Contents, Document, Fetch, FetchError, Keeper, Kept, Known, Outcome, Own, Shelf, Subject, bounded,
+};
 use crate::process::{Published, Publisher};
 
 /// The running OpenAPI aggregation of all backends; dropping it ends their tasks.
@@ -21,12 +27,18 @@ struct Aggregation<F> {
     publisher: Publisher<Index>,
     own: Own,
     shelf: Shelf,
+    made: RefCell<Made>,
 }
+
+/// Documents that were made of those of version 2, by name of the APIService.
+type Made = BTreeMap<String, Arc<Document>>;
 
 #[derive(Clone, Default)]
 struct Memory {
     /// The tag of the last good answer.
     etag: Option<String>,
+    /// The tag of the last good document of version 2, where there is no version 3.
+    older: Option<String>,
     /// Whether the last round failed; so that it is said once.
     failed: bool,
 }
@@ -37,7 +49,13 @@ impl<F: Fetch + 'static> OpenApi<F> {
     pub fn start(fetch: F, own: Own, kept: &Kept) -> (OpenApi<F>, Published<Index>) {
         let (publisher, published) = Published::new(Index::new(&[], own, |_| None));
         let shelf = kept.shelf("openapi-v3");
-        (OpenApi { keeper: Keeper::new(Aggregation { fetch, publisher, own, shelf }), own }, published)
+        (
+            OpenApi {
+                keeper: Keeper::new(Aggregation { fetch, publisher, own, shelf, made: RefCell::default() }),
+                own,
+            },
+            published,
+        )
     }
 
     /// Takes over what is registered now; as `Discovery::follow`.
@@ -59,7 +77,7 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
     type Heard = Result<Heard, FetchError>;
 
     async fn ask(&self, claims: &[Known], memory: Memory) -> Result<Heard, FetchError> {
-        ask(&self.fetch, claims, memory.etag.as_deref()).await
+        ask(&self.fetch, claims, memory).await
     }
 
     fn hear(
@@ -79,7 +97,22 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
             }
             Ok(Heard::Unchanged) => return Outcome { well: true, changed: false },
             Ok(Heard::Index { found, etag }) => {
-                memory.etag = etag;
+                (memory.etag, memory.older) = (etag, None);
+                self.made.borrow_mut().retain(|name, _| !claims.iter().any(|claim| claim.name == *name));
+                found
+            }
+            Ok(Heard::Made { made, etag }) => {
+                (memory.etag, memory.older) = (None, etag);
+                let hash =
+                    |document: &Document| document.etag.to_str().unwrap_or_default().trim_matches('"').to_owned();
+                let its = |claim: &Known| Some(Hashes::from([(key(claim), hash(made.get(&claim.name)?))]));
+                let found = claims
+                    .iter()
+                    .filter_map(|claim| Some((claim.name.clone(), its(claim)?)))
+                    .collect::<BTreeMap<_, _>>();
+                let mut all = self.made.borrow_mut();
+                all.retain(|name, _| !claims.iter().any(|claim| claim.name == *name));
+                all.extend(made.into_iter().filter(|(name, _)| found.contains_key(name)));
                 found
             }
         };
@@ -111,19 +144,26 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
 
     fn forget(&self, name: &str) {
         self.shelf.forget(name);
+        self.made.borrow_mut().remove(name);
     }
 
     fn publish(&self, known: &[Known], hashes: &Contents<Hashes>) {
-        self.publisher.publish(Arc::new(Index::new(known, self.own, |one| hashes.get(&one.name))));
+        let all = self.made.borrow();
+        let made = |one: &Known| Some((key(one), all.get(&one.name)?.clone()));
+        let made = known.iter().filter(|one| one.by == By::Backend).filter_map(made).collect();
+        let index = Index::new(known, self.own, |one| hashes.get(&one.name)).with_made(made);
+        self.publisher.publish(Arc::new(index));
     }
 }
 
 enum Heard {
     Unchanged,
     Index { found: BTreeMap<String, Hashes>, etag: Option<String> },
+    Made { made: Made, etag: Option<String> },
 }
 
-async fn ask<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Result<Heard, FetchError> {
+async fn ask<F: Fetch>(fetch: &F, claims: &[Known], memory: Memory) -> Result<Heard, FetchError> {
+    let etag = memory.etag.as_deref();
     let Some(first) = claims.first() else { return Ok(Heard::Unchanged) };
     let fetched = bounded(fetch, &first.name, "/openapi/v3", "application/json", etag).await?;
     match fetched.status {
@@ -143,14 +183,37 @@ async fn ask<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Resul
         }),
         304 if etag.is_some() => Ok(Heard::Unchanged),
         // A server from before OpenAPI v3, or one without any.
-        404 => Ok(Heard::Index { found: BTreeMap::new(), etag: None }),
+        404 if first.by == By::Itself => Ok(Heard::Index { found: BTreeMap::new(), etag: None }),
+        404 => older(fetch, claims, memory.older.as_deref()).await,
         status => Err(FetchError(format!("GET /openapi/v3 is answered with {status}"))),
     }
 }
 
+/// Makes documents of what there is in version 2 (upstream's `openapiv2converter`).
+async fn older<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Result<Heard, FetchError> {
+    let Some(first) = claims.first() else { return Ok(Heard::Unchanged) };
+    let fetched = bounded(fetch, &first.name, "/openapi/v2", "application/json", etag).await?;
+    match fetched.status {
+        200 => {}
+        304 if etag.is_some() => return Ok(Heard::Unchanged),
+        404 => return Ok(Heard::Index { found: BTreeMap::new(), etag: None }),
+        status => return Err(FetchError(format!("GET /openapi/v2 is answered with {status}"))),
+    }
+    let claims = claims.to_vec();
+    let etag = fetched.etag.clone().filter(|etag| etag.len() <= 256);
+    let make = move || -> Result<Made, FetchError> {
+        let make = |claim: &Known| {
+            let made = as_version3(&fetched.body, &format!("{}/", claim.path()))?;
+            Ok(made.map(|made| (claim.name.clone(), Arc::new(made))))
+        };
+        claims.iter().filter_map(|claim| make(claim).transpose()).collect()
+    };
+    let made = spawn_blocking(make).await.map_err(|error| FetchError(format!("GET /openapi/v2: {error}")))??;
+    Ok(Heard::Made { made, etag: etag })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
     use std::rc::Rc;
     use std::time::Duration;
 
@@ -178,6 +241,9 @@ mod tests {
 
     impl Fetch for World {
         async fn fetch(&self, apiservice: &str, path: &str, _: &str, _: Option<&str>) -> Result<Fetched, FetchError> {
+            if path == "/openapi/v2" {
+                return Ok(Fetched { status: 404, ..Fetched::default() });
+            }
             assert_eq!(path, "/openapi/v3");
             let answer = self.0.borrow().get(apiservice).cloned();
             match answer {

@@ -1,6 +1,7 @@
 //! The index at `/openapi/v3`: which documents there are, and whose. Values in, values out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,8 @@ pub struct Index {
     pub(super) document: Document,
     /// Our own document, unless another server has it.
     pub(super) own: Option<Document>,
+    /// Those made here of documents of version 2, by key.
+    pub(super) made: BTreeMap<String, Arc<Document>>,
     /// Name of the APIService by key (`apis/<group>/<version>`), and whether its backend has listed the document.
     owners: BTreeMap<String, (String, bool)>,
 }
@@ -50,7 +53,14 @@ impl Index {
             paths.insert(own::KEY.to_owned(), entry(own::KEY, own.etag.to_str().unwrap_or_default().trim_matches('"')));
             owners.remove(own::KEY);
         }
-        Index { document: Document::of(&Paths { paths }), own, owners }
+        Index { document: Document::of(&Paths { paths }), own, made: BTreeMap::new(), owners }
+    }
+
+    /// The same with documents, by their keys, that are ours to serve although they are others'.
+    pub(super) fn with_made(mut self, made: BTreeMap<String, Arc<Document>>) -> Index {
+        self.owners.retain(|key, _| !made.contains_key(key));
+        self.made = made;
+        self
     }
 
     /// The APIService whose backend has the document at `path`, if it is `/openapi/v3/<key>` of one that is
@@ -60,15 +70,17 @@ impl Index {
         self.owners.get(key.strip_suffix('/').unwrap_or(key)).map(|(name, _)| name.as_str())
     }
 
-    /// Whether `path` is a document of our own.
+    /// Whether `path` is a document that we have ourselves.
     pub fn answer_for(&self, path: &str) -> bool {
-        let key = path.strip_prefix("/openapi/v3/").map(|key| key.strip_suffix('/').unwrap_or(key));
-        self.own.is_some() && key == Some(own::KEY)
+        let Some(key) = path.strip_prefix("/openapi/v3/").map(|key| key.strip_suffix('/').unwrap_or(key)) else {
+            return false;
+        };
+        self.own.is_some() && key == own::KEY || self.made.contains_key(key)
     }
 
     /// Whether the document of `key` (`apis/<group>/<version>`) is in the index, because its backend has listed it.
     pub fn lists(&self, key: &str) -> bool {
-        self.owners.get(key).is_some_and(|(_, listed)| *listed)
+        self.owners.get(key).is_some_and(|(_, listed)| *listed) || self.made.contains_key(key)
     }
 }
 

@@ -28,8 +28,8 @@ pub fn answer(
     let key = key.trim_start_matches('/');
     let document = match key.strip_suffix('/').unwrap_or(key) {
         "" => Some(&index.document),
-        super::own::KEY => index.own.as_ref(),
-        _ => None,
+        super::own::KEY if index.own.is_some() => index.own.as_ref(),
+        key => index.made.get(key).map(|made| &**made),
     };
     let Some(document) = document else {
         return Some(Err(Refusal::new(Blame::Client, Status::not_found())));

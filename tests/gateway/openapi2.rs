@@ -42,6 +42,7 @@ async fn backend(world: &World, name: &str, say: impl Fn() -> Answer + Send + Sy
         async move {
             match request.uri().path() {
                 "/openapi/v2" => say(),
+                "/openapi/v3" => answer(200, r#"{"paths":{}}"#),
                 path if path.starts_with("/apis/") => answer(200, &text),
                 _ => answer(404, "{}"),
             }
@@ -239,4 +240,32 @@ async fn what_is_new_is_soon_in_it_and_what_is_gone_is_not() {
     shows(&["/apis/parts.example.com/v1/things", "/apis/things.example.com/v1/things"]).await;
     std::fs::remove_file(world.path("registry/v1.things.example.com.yaml")).unwrap();
     shows(&["/apis/parts.example.com/v1/things"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_backend_that_has_only_version_2_there_is_version_3_too() {
+    let world = World::new();
+    let settings = Settings { names: vec!["old-v1.old.svc"], all: true, ..Settings::default() };
+    let old = Backend::start(&world, settings, async |request| match request.uri().path() {
+        "/openapi/v2" => answer(200, &document("old.example.com", "an old thing").to_string()),
+        _ => answer(404, "{}"),
+    })
+    .await;
+    world.register("old.example.com", "v1", &[&old]);
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    let key = "apis/old.example.com/v1";
+    let url = eventually("the index", async || {
+        client.get("/openapi/v3").await.json()["paths"][key]["serverRelativeURL"].as_str().map(str::to_owned)
+    })
+    .await;
+    let made = client.get(&url).await;
+    assert_eq!(made.headers["cache-control"], "public, immutable", "{url}");
+    let whole = made.json();
+    assert_eq!((&whole["openapi"], keys(&whole["paths"])), (&json!("3.0.0"), vec!["/apis/old.example.com/v1/things"]));
+    let thing = &whole["components"]["schemas"]["Thing"];
+    assert_eq!(thing["properties"]["metadata"]["$ref"], "#/components/schemas/Meta");
+    assert_eq!(thing["x-kubernetes-group-version-kind"][0]["group"], "old.example.com");
+    assert_eq!(client.get(&format!("/openapi/v3/{key}")).await.headers["etag"], made.headers["etag"]);
+    assert!(old.seen().iter().all(|seen| seen.all("x-remote-user") != ["jane"]), "nothing of it is relayed");
 }

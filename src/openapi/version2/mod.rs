@@ -6,6 +6,7 @@
 //! `cli-runtime/pkg/resource`). Argo CD, Terraform and older clients know nothing else.
 
 mod aggregation;
+mod as_version3;
 mod form;
 mod judge;
 mod merge;
@@ -13,10 +14,20 @@ mod part;
 mod protobuf;
 mod serve;
 
-use crate::discovery::FetchError;
+use crate::discovery::{Document, FetchError};
 
 pub use aggregation::{Aggregation2, MAX_DOCUMENT};
 pub use serve::Version2;
+
+/// The document of version 3 that says what `body`, one of version 2, says of the paths that begin with `prefix`;
+/// none if it says nothing of them.
+///
+/// # Errors
+/// When `body` has not the form it must have.
+pub(super) fn as_version3(body: &[u8], prefix: &str) -> Result<Option<Document>, FetchError> {
+    let part = part::Part::read(body, Some(prefix))?;
+    Ok((!part.paths.is_empty()).then(|| Document::of(&as_version3::convert(&part))))
+}
 
 /// One document of several, as JSON and as protobuf, without any of the machinery around it. Each comes with what the
 /// paths begin with that its source owns; none for a source that owns all.
