@@ -318,7 +318,7 @@ mod tests {
         let release = a.release(world.now, CLOCK).unwrap();
         assert!(a.leads_until(world.now).is_none(), "before anybody else could know");
         world.answer(&release);
-        assert_eq!((world.spec("holderIdentity"), world.spec("leaseTransitions")), ("".into(), 0.into()));
+        assert_eq!((world.spec("holderIdentity"), world.spec("leaseTransitions")), (Value::Null, 0.into()));
         assert!(world.attempt(&mut b));
         assert_eq!(world.spec("leaseTransitions"), 1);
     }

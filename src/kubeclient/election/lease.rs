@@ -58,12 +58,14 @@ impl Record {
         if !version.is_empty() {
             metadata["resourceVersion"] = version.into();
         }
+        // A kube-apiserver takes no empty name; nobody's Lease names nobody.
+        let holder = Some(&self.holder_identity).filter(|holder| !holder.is_empty());
         json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": metadata,
             "spec": {
-                "holderIdentity": self.holder_identity,
+                "holderIdentity": holder,
                 "leaseDurationSeconds": self.lease_duration_seconds,
                 "acquireTime": self.acquire_time,
                 "renewTime": self.renew_time,

@@ -86,11 +86,14 @@ impl Registering {
             spawn_local(announcer.run(drain.clone()));
             let lease = election.as_ref().map(|election| election.name.clone());
             spawn_local(tell(telling, lease, metrics));
-            if let Some(election) = election {
-                spawn_local(stand(client, election, leadership_publisher, drain.clone(), returned));
-            }
+            let standing = election
+                .map(|election| spawn_local(stand(client, election, leadership_publisher, drain.clone(), returned)));
             let following = Following { directory, cluster: Some((watching, state_publisher, statuses)) };
             following.run(publisher, drain, |_| {}).await;
+            if let Some(standing) = standing {
+                // The end of this thread would end it before the Lease is given back.
+                let _ = standing.await;
+            }
         })?;
         Ok((Some(seen), Some(Returning(returning))))
     }

@@ -10,7 +10,7 @@ use crate::world::{Answer, Cluster, Extension, Gateway, Identity, World, eventua
 pub(super) const THROUGH: &[(&str, Trial)] =
     &[("a kube-apiserver's registry is followed, and outlived", registry_is_followed)];
 
-const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
+pub(super) const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/wardle/endpointslices";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 

@@ -7,6 +7,7 @@ mod crowd;
 mod delegation;
 mod discovery;
 mod documents;
+mod elected;
 mod failure;
 mod followed;
 mod identity;
@@ -65,8 +66,16 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
 
 /// Trials of narthex.
 pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
-    [identity::THROUGH, failure::THROUGH, followed::THROUGH, auditing::THROUGH, schedulers::THROUGH, documents::THROUGH]
-        .concat()
+    [
+        identity::THROUGH,
+        failure::THROUGH,
+        followed::THROUGH,
+        elected::THROUGH,
+        auditing::THROUGH,
+        schedulers::THROUGH,
+        documents::THROUGH,
+    ]
+    .concat()
 }
 
 /// Tells `story` as jane at narthex, where there is nothing to compare with.
