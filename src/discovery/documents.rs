@@ -15,6 +15,7 @@ use super::document::Resource;
 use super::keeper::Contents;
 use super::merge::{Group, merge};
 use super::own::{self, Own};
+use super::protobuf;
 use crate::process::Published;
 
 /// Below this, packing costs more than it saves (upstream's `defaultGzipThresholdBytes`).
@@ -78,6 +79,7 @@ pub(crate) struct Document {
     pub(crate) etag: HeaderValue,
     packed: OnceLock<Option<Bytes>>,
     yaml: OnceLock<Option<Bytes>>,
+    protobuf: OnceLock<Option<Bytes>>,
 }
 
 impl Documents {
@@ -191,7 +193,7 @@ impl Document {
         }
         etag.push('"');
         let etag = HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\""));
-        Document { json, etag, packed: OnceLock::new(), yaml: OnceLock::new() }
+        Document { json, etag, packed: OnceLock::new(), yaml: OnceLock::new(), protobuf: OnceLock::new() }
     }
 
     /// Whether it may be sent packed.
@@ -219,6 +221,11 @@ impl Document {
             serde_saphyr::to_string(&value).ok().map(Bytes::from)
         };
         self.yaml.get_or_init(write).clone()
+    }
+
+    /// The document as Kubernetes' protobuf; written when first asked for. `None` if it is no document of discovery.
+    pub(super) fn protobuf(&self) -> Option<Bytes> {
+        self.protobuf.get_or_init(|| protobuf::encode(&self.json).map(Bytes::from)).clone()
     }
 }
 

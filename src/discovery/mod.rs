@@ -16,6 +16,7 @@ mod media;
 mod merge;
 mod own;
 mod parse;
+mod protobuf;
 mod rounds;
 mod serve;
 

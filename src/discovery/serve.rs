@@ -33,7 +33,7 @@ pub fn answer(
         return Some(Err(not_allowed()));
     }
     let Some((document, form, encoding)) = page.choose(accepted(headers)) else {
-        return Some(Err(not_acceptable("application/json, application/yaml")));
+        return Some(Err(not_acceptable("application/json, application/yaml, application/vnd.kubernetes.protobuf")));
     };
     Some(Ok(respond(document, form, encoding, method, headers)))
 }
@@ -58,6 +58,7 @@ enum Page<'d> {
 enum Encoding {
     Json,
     Yaml,
+    Protobuf,
 }
 
 impl<'d> Page<'d> {
@@ -68,6 +69,7 @@ impl<'d> Page<'d> {
             let encoding = match clause {
                 json if json.covers("application", "json") => Encoding::Json,
                 yaml if yaml.covers("application", "yaml") => Encoding::Yaml,
+                binary if binary.covers("application", "vnd.kubernetes.protobuf") => Encoding::Protobuf,
                 _ => return None,
             };
             let form = Form::of(clause)?;
@@ -93,8 +95,12 @@ fn respond(
     method: &Method,
     headers: &HeaderMap,
 ) -> Response<Body> {
-    let yaml = if encoding == Encoding::Yaml { document.yaml() } else { None };
-    let encoding = if yaml.is_some() { Encoding::Yaml } else { Encoding::Json };
+    let other = match encoding {
+        Encoding::Json => None,
+        Encoding::Yaml => document.yaml(),
+        Encoding::Protobuf => document.protobuf(),
+    };
+    let encoding = if other.is_some() { encoding } else { Encoding::Json };
     let content_type = match (encoding, form) {
         (Encoding::Json, Form::V2) => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
         (Encoding::Json, Form::V2beta1) => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
@@ -102,10 +108,17 @@ fn respond(
         (Encoding::Yaml, Form::V2) => "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
         (Encoding::Yaml, Form::V2beta1) => "application/yaml;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
         (Encoding::Yaml, Form::Plain) => "application/yaml",
+        (Encoding::Protobuf, Form::V2) => {
+            "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        }
+        (Encoding::Protobuf, Form::V2beta1) => {
+            "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
+        }
+        (Encoding::Protobuf, Form::Plain) => "application/vnd.kubernetes.protobuf",
     };
     // The aggregated forms as upstream; the plain ones carry no tag there and are never kept.
     let cache = if form == Form::Plain { "no-cache, private" } else { "public" };
-    Reply { content_type, cache, document, yaml }.to(method, headers)
+    Reply { content_type, cache, document, other }.to(method, headers)
 }
 
 /// A document about to be sent.
@@ -116,20 +129,20 @@ pub(crate) struct Reply<'d> {
     pub(crate) cache: &'static str,
     /// The document.
     pub(crate) document: &'d Document,
-    /// The same as YAML, where that is wanted.
-    pub(crate) yaml: Option<Bytes>,
+    /// The same in another encoding, where that is wanted.
+    pub(crate) other: Option<Bytes>,
 }
 
 impl Reply<'_> {
     /// The answer to a GET or HEAD with these `headers`: 200, or 304 when the client has it already.
     pub(crate) fn to(self, method: &Method, headers: &HeaderMap) -> Response<Body> {
-        let Reply { content_type, cache, document, yaml } = self;
+        let Reply { content_type, cache, document, other } = self;
         let mut response = Response::new(Body::Empty);
         let to = response.headers_mut();
         to.insert(ETAG, document.etag.clone());
         to.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
         to.insert(VARY, HeaderValue::from_static("Accept"));
-        let may_be_packed = yaml.is_none() && document.is_large();
+        let may_be_packed = other.is_none() && document.is_large();
         if may_be_packed {
             to.append(VARY, HeaderValue::from_static("Accept-Encoding"));
         }
@@ -142,7 +155,7 @@ impl Reply<'_> {
         if packed.is_some() {
             to.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        let body = packed.or(yaml).unwrap_or_else(|| document.json.clone());
+        let body = packed.or(other).unwrap_or_else(|| document.json.clone());
         to.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         if method != Method::HEAD {
             *response.body_mut() = body.into();
@@ -194,7 +207,7 @@ mod tests {
             ("", "application/json"),
             ("application/yaml", "application/yaml"),
             (&V2.replace("json", "yaml"), "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
-            ("application/vnd.kubernetes.protobuf,application/json", "application/json"),
+            ("application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"),
             (&format!("{},application/json", V2.replace("v=v2", "v=v3")), "application/json"),
             (&format!("{V2};profile=nopeer"), V2),
         ] {
@@ -263,9 +276,7 @@ mod tests {
 
     #[test]
     fn what_we_do_not_have_is_refused() {
-        for accept in
-            ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Table;v=v1;g=meta.k8s.io", "junk"]
-        {
+        for accept in ["text/html", "application/cbor", "application/json;as=Table;v=v1;g=meta.k8s.io", "junk"] {
             let refusal = ask(&Method::GET, "/apis", &[(ACCEPT, accept)]).unwrap().err().unwrap();
             assert_eq!((refusal.status().code, refusal.blame()), (406, Blame::Client), "{accept}");
         }

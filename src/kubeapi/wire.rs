@@ -24,6 +24,24 @@ pub(crate) fn double(out: &mut Vec<u8>, field: u8, value: f64) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
+/// What begins every object of Kubernetes.
+const MAGIC: &[u8; 4] = b"k8s\0";
+
+/// A message as Kubernetes sends it: inside a `runtime.Unknown` that says its type.
+pub(crate) fn enveloped(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
+    let mut type_meta = Vec::new();
+    text(&mut type_meta, 1, api_version);
+    text(&mut type_meta, 2, kind);
+
+    let mut out = Vec::with_capacity(message.len() + 64);
+    out.extend_from_slice(MAGIC);
+    nested(&mut out, 1, &type_meta);
+    nested(&mut out, 2, message);
+    text(&mut out, 3, "");
+    text(&mut out, 4, "");
+    out
+}
+
 fn tag(out: &mut Vec<u8>, field: u8, wire_type: u8) {
     varint(out, u64::from(field) << 3 | u64::from(wire_type));
 }

@@ -28,6 +28,8 @@ struct Aggregation<F> {
     own: Own,
     shelf: Shelf,
     made: RefCell<Made>,
+    /// What went wrong in the last round, by name of the APIService.
+    problems: RefCell<BTreeMap<String, String>>,
 }
 
 /// Documents that were made of those of version 2, by name of the APIService.
@@ -39,8 +41,6 @@ struct Memory {
     etag: Option<String>,
     /// The tag of the last good document of version 2, where there is no version 3.
     older: Option<String>,
-    /// Whether the last round failed; so that it is said once.
-    failed: bool,
 }
 
 impl<F: Fetch + 'static> OpenApi<F> {
@@ -51,7 +51,14 @@ impl<F: Fetch + 'static> OpenApi<F> {
         let shelf = kept.shelf("openapi-v3");
         (
             OpenApi {
-                keeper: Keeper::new(Aggregation { fetch, publisher, own, shelf, made: RefCell::default() }),
+                keeper: Keeper::new(Aggregation {
+                    fetch,
+                    publisher,
+                    own,
+                    shelf,
+                    made: RefCell::default(),
+                    problems: RefCell::default(),
+                }),
                 own,
             },
             published,
@@ -87,15 +94,24 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         memory: &mut Memory,
         hashes: &mut Contents<Hashes>,
     ) -> Outcome {
-        let failed_before = std::mem::replace(&mut memory.failed, heard.is_err());
-        let mut found = match heard {
-            Err(error) => {
-                if let Some(Known { name: apiservice, .. }) = claims.first().filter(|_| !failed_before) {
-                    tracing::warn!(apiservice, problem = %error, "OpenAPI of the backend failed; what it said last stays");
+        let mut changed = false;
+        let mut problems = self.problems.borrow_mut();
+        for claim in claims {
+            match &heard {
+                Ok(_) => changed |= problems.remove(&claim.name).is_some(),
+                Err(problem) => {
+                    let before = problems.insert(claim.name.clone(), problem.0.clone());
+                    changed |= before.as_ref() != Some(&problem.0);
+                    if before.is_none() {
+                        let apiservice = &claim.name;
+                        tracing::warn!(apiservice, %problem, "OpenAPI of the backend failed; what it said last stays");
+                    }
                 }
-                return Outcome { well: false, changed: false };
             }
-            Ok(Heard::Unchanged) => return Outcome { well: true, changed: false },
+        }
+        let mut found = match heard {
+            Err(_) => return Outcome { well: false, changed },
+            Ok(Heard::Unchanged) => return Outcome { well: true, changed },
             Ok(Heard::Index { found, etag }) => {
                 (memory.etag, memory.older) = (etag, None);
                 self.made.borrow_mut().retain(|name, _| !claims.iter().any(|claim| claim.name == *name));
@@ -116,7 +132,6 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                 found
             }
         };
-        let mut changed = false;
         for claim in claims {
             let new = found.remove(&claim.name);
             if hashes.get(&claim.name) == new.as_ref() {
@@ -145,13 +160,16 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
     fn forget(&self, name: &str) {
         self.shelf.forget(name);
         self.made.borrow_mut().remove(name);
+        self.problems.borrow_mut().remove(name);
     }
 
     fn publish(&self, known: &[Known], hashes: &Contents<Hashes>) {
         let all = self.made.borrow();
         let made = |one: &Known| Some((key(one), all.get(&one.name)?.clone()));
         let made = known.iter().filter(|one| one.by == By::Backend).filter_map(made).collect();
-        let index = Index::new(known, self.own, |one| hashes.get(&one.name)).with_made(made);
+        let index = Index::new(known, self.own, |one| hashes.get(&one.name))
+            .with_made(made)
+            .with_problems(self.problems.borrow().clone());
         self.publisher.publish(Arc::new(index));
     }
 }

@@ -18,6 +18,8 @@ pub struct Index {
     pub(super) own: Option<Document>,
     /// Those made here of documents of version 2, by key.
     pub(super) made: BTreeMap<String, Arc<Document>>,
+    /// What is wrong with what APIServices' backends say, by name.
+    problems: BTreeMap<String, String>,
     /// Name of the APIService by key (`apis/<group>/<version>`), and whether its backend has listed the document.
     owners: BTreeMap<String, (String, bool)>,
 }
@@ -53,7 +55,13 @@ impl Index {
             paths.insert(own::KEY.to_owned(), entry(own::KEY, own.etag.to_str().unwrap_or_default().trim_matches('"')));
             owners.remove(own::KEY);
         }
-        Index { document: Document::of(&Paths { paths }), own, made: BTreeMap::new(), owners }
+        Index {
+            document: Document::of(&Paths { paths }),
+            own,
+            made: BTreeMap::new(),
+            problems: BTreeMap::new(),
+            owners,
+        }
     }
 
     /// The same with documents, by their keys, that are ours to serve although they are others'.
@@ -61,6 +69,16 @@ impl Index {
         self.owners.retain(|key, _| !made.contains_key(key));
         self.made = made;
         self
+    }
+
+    /// The same with what is wrong.
+    pub(super) fn with_problems(self, problems: BTreeMap<String, String>) -> Index {
+        Index { problems, ..self }
+    }
+
+    /// What is wrong with what backends say, by name of the APIService; what they said before is served.
+    pub fn problems(&self) -> &BTreeMap<String, String> {
+        &self.problems
     }
 
     /// The APIService whose backend has the document at `path`, if it is `/openapi/v3/<key>` of one that is

@@ -45,7 +45,7 @@ pub fn answer(
 }
 
 fn respond(document: &Document, method: &Method, query: Option<&str>, headers: &HeaderMap) -> Response<Body> {
-    let reply = Reply { content_type: "application/json", cache: "no-cache, private", document, yaml: None };
+    let reply = Reply { content_type: "application/json", cache: "no-cache, private", document, other: None };
     let mut response = reply.to(method, headers);
     seal(response.headers_mut(), split_hash(query).1, SystemTime::now());
     response

@@ -222,6 +222,14 @@ async fn documents_in_every_form_with_their_tags() {
     let core = client.ask(get("/api", &[("accept", V2)])).await;
     assert_eq!((core.headers["content-type"].to_str().unwrap(), &core.json()["items"]), (V2, &json!([])));
 
+    let binary = "application/vnd.kubernetes.protobuf";
+    for form in ["", V2.trim_start_matches("application/json")] {
+        let read = client.ask(get("/apis", &[("accept", &format!("{binary}{form},application/json"))])).await;
+        assert_eq!(read.headers["content-type"], format!("{binary}{form}"));
+        assert!(read.body.starts_with(b"k8s\0"), "{:?}", read.body);
+        assert!(read.body.windows(18).any(|bytes| bytes == b"things.example.com"));
+    }
+
     // The older forms.
     let list = client.get("/apis").await.json();
     assert_eq!((list["kind"].as_str(), list["apiVersion"].as_str()), (Some("APIGroupList"), Some("v1")));

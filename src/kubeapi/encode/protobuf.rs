@@ -3,21 +3,10 @@
 //! upstream is written, also when it is empty.
 
 use super::Status;
-use crate::kubeapi::wire::{nested, number, text};
-
-const MAGIC: &[u8; 4] = b"k8s\0";
+use crate::kubeapi::wire::{enveloped, nested, number, text};
 
 pub(super) fn encode(status: &Status) -> Vec<u8> {
-    let mut type_meta = Vec::new();
-    text(&mut type_meta, 1, "v1");
-    text(&mut type_meta, 2, "Status");
-
-    let mut out = MAGIC.to_vec();
-    nested(&mut out, 1, &type_meta);
-    nested(&mut out, 2, &message(status));
-    text(&mut out, 3, "");
-    text(&mut out, 4, "");
-    out
+    enveloped("v1", "Status", &message(status))
 }
 
 fn message(status: &Status) -> Vec<u8> {

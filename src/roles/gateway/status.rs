@@ -116,8 +116,11 @@ fn document_problems(shared: &Shared) -> Vec<String> {
     let documents = shared.documents.load();
     let discovery = documents.sources.iter().filter(|source| source.asked && !source.problem.is_empty());
     let discovery = discovery.map(|source| format!("{}: discovery: {}", source.apiservice, source.problem));
+    let index = shared.openapi.load();
+    let version3 = index.problems().iter().map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
     let version2 = shared.openapi2.problems().into_iter();
-    discovery.chain(version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"))).collect()
+    let version2 = version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"));
+    discovery.chain(version3).chain(version2).collect()
 }
 
 fn cluster_report(seen: &ClusterSeen) -> ClusterReport {
