@@ -227,7 +227,7 @@ async fn older<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Res
         claims.iter().filter_map(|claim| make(claim).transpose()).collect()
     };
     let made = spawn_blocking(make).await.map_err(|error| FetchError(format!("GET /openapi/v2: {error}")))??;
-    Ok(Heard::Made { made, etag: etag })
+    Ok(Heard::Made { made, etag })
 }
 
 #[cfg(test)]

@@ -198,7 +198,8 @@ async fn hints_and_conditions_of_endpoints_are_heeded() {
     listed([("here", true), ("there", true), ("there", true)]);
     eventually("the hint to be heeded", async || (asked().await == "a").then_some(())).await;
     backends.remove(0).stop().await;
-    eventually("the others to serve when none of the zone is left", async || (asked().await == "bc").then_some(())).await;
+    eventually("the others to serve when none of the zone is left", async || (asked().await == "bc").then_some(()))
+        .await;
 }
 
 /// Reads a watch to its end; the number of the endpoint and the last event.

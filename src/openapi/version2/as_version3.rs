@@ -115,7 +115,7 @@ fn operation(value: Value) -> Value {
         let is_body = |one: &Value| one["in"] == "body" && one.get("schema").is_some();
         let (bodies, others): (Vec<_>, Vec<_>) = parameters.into_iter().partition(is_body);
         if let Some(body) = bodies.into_iter().next() {
-            let mut request = json!({"content": content(&consumes, schema(body["schema"].clone()))});
+            let mut request = json!({"content": content(&consumes, &schema(body["schema"].clone()))});
             if body["required"] == true {
                 request["required"] = true.into();
             }
@@ -130,7 +130,7 @@ fn operation(value: Value) -> Value {
 }
 
 /// One schema for each media type.
-fn content(types: &Value, schema: Value) -> Value {
+fn content(types: &Value, schema: &Value) -> Value {
     let types = types.as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(Value::as_str);
     types.map(|kind| (kind.to_owned(), json!({"schema": schema}))).collect::<Object>().into()
 }
@@ -142,7 +142,7 @@ fn answer(value: Value, produces: &Value) -> Value {
         fields.remove(gone);
     }
     if let Some(described) = fields.remove("schema") {
-        fields.insert("content".into(), content(produces, schema(described)));
+        fields.insert("content".into(), content(produces, &schema(described)));
     }
     fields.into()
 }

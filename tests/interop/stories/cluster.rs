@@ -45,7 +45,7 @@ fn workloads(session: &mut Session<'_>) {
     session.kubectl("patch deployment web -p {\"spec\":{\"paused\":true}}").ok();
     session.kubectl("rollout status deployment/web --timeout=1s").refused("");
     session.kubectl("rollout history deployment/web");
-    session.kubectl("get deployment web -o yaml --show-managed-fields").ok();
+    session.kubectl("get deployment web -o yaml").ok();
     session.kubectl("describe deployment web").ok();
     session.kubectl("create configmap settings --from-literal=a=b").ok();
     session.kubectl("get configmap settings -o json").ok();

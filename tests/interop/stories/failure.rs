@@ -40,8 +40,9 @@ fn backend_restart(world: &World) {
     for _ in 0..3 {
         is_unavailable(&gateway, jane);
     }
-    let end = runtime.block_on(watch.collect());
-    assert!(end.is_err(), "a watch that was cut must not look like one that ended");
+    // Between two events a watch is whole, and ends: its client asks for the rest, instead of for everything.
+    let end = runtime.block_on(watch.collect()).expect("an end between two events").to_bytes();
+    assert!(end.is_empty() || end.ends_with(b"\n"), "half an event: {end:?}");
 
     gateway.wait_until_available("False");
     let reason = is_unavailable(&gateway, jane);
