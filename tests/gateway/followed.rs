@@ -2,7 +2,7 @@
 //! being served while that server is away.
 
 use crate::backend::{Backend, Settings, json as answer};
-use crate::client::get;
+use crate::client::{get, request};
 use crate::cluster::Cluster;
 use crate::scene::{Scene, THINGS, annotated};
 use crate::world::{World, eventually};
@@ -142,6 +142,33 @@ async fn what_is_wrong_or_not_allowed_concerns_nobody_else() {
     })
     .await;
     until(&scene, THINGS, 200, "one").await;
+}
+
+#[tokio::test]
+async fn with_a_delegate_registrations_are_read_and_changed_there() {
+    let world = World::new();
+    let one = backend(&world, "{}").await;
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    let flags = [Cluster::flag(&world), Cluster::flag(&world).replace("--kube", "--delegate-kube")];
+    let scene = Scene::of(world, &[&flags[0], &flags[1]]);
+    until(&scene, THINGS, 200, "{}").await;
+    // What is written meanwhile would be a conflict.
+    eventually("the condition", async || {
+        (cluster.get(API_SERVICE)?["status"]["conditions"][0]["reason"] == "Passed").then_some(())
+    })
+    .await;
+    let client = scene.http2().await;
+    let read = client.get(API_SERVICE).await;
+    assert_eq!(
+        read.json()["metadata"]["resourceVersion"],
+        cluster.get(API_SERVICE).unwrap()["metadata"]["resourceVersion"]
+    );
+    let mut object = read.json();
+    object["metadata"]["labels"] = serde_json::json!({"by": "jane"});
+    let written = client.ask(request(http::Method::PUT, API_SERVICE, &[], &object.to_string())).await;
+    assert_eq!(written.status, 200, "{}", written.text());
+    assert_eq!(cluster.get(API_SERVICE).unwrap()["metadata"]["labels"]["by"], "jane");
 }
 
 fn world_text(scene: &Scene, backend: &Backend, annotations: &str) -> String {

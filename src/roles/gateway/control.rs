@@ -51,6 +51,8 @@ pub(super) struct Control {
     pub(super) jwt: Option<jwt::Following>,
     /// With `--serve-delegation`.
     pub(super) speaker: Option<(Speaker, Publisher<ConfigMap>)>,
+    /// Whether the APIServices are the delegate's to show and to change: they are registered in a kube-apiserver.
+    pub(super) registrations_elsewhere: bool,
     pub(super) mistakes: Mistakes,
     pub(super) audit: Option<(audit::PolicyFile, Publisher<audit::Policy>)>,
     pub(super) resolver: settings::ResolverChoice,
@@ -81,7 +83,7 @@ impl Control {
         let own = Own {
             delegation: self.speaker.is_some(),
             delegate: self.delegate.is_some(),
-            registrations_elsewhere: false,
+            registrations_elsewhere: self.registrations_elsewhere,
         };
         let fetcher = |most| Fetcher { asker: asker.clone(), most };
         let (discovery, documents) = Discovery::start(fetcher(MAX_BODY), own, &self.kept);

@@ -56,7 +56,7 @@ pub(super) fn delegate<'t>(shared: &Shared, table: &'t Table, info: &RequestInfo
         || openapi::Version2::is(info.path)
         || shared.documents.load().answer_for(info.path)
         || shared.openapi.load().answer_for(info.path)
-        || Reports::claims(info);
+        || (Reports::claims(info) && !shared.registrations_elsewhere);
     (!ours).then_some(delegate)
 }
 

@@ -36,6 +36,8 @@ pub(super) struct Shared {
     pub(super) reports: Reports,
     /// What backends ask instead of a kube-apiserver, with `--serve-delegation`.
     pub(super) reviewer: Option<Reviewer>,
+    /// Whether the APIServices are the delegate's to show and to change.
+    pub(super) registrations_elsewhere: bool,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,

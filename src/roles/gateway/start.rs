@@ -154,6 +154,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     // Both are made on the control thread and shared from here.
     let (ready, discovered) = std::sync::mpsc::channel();
 
+    let registrations_elsewhere = config.behind.cluster.is_some() && config.behind.delegate.is_some();
     let control = Control {
         serving,
         serving_publishers,
@@ -171,6 +172,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         policy: policy_publisher,
         jwt: jwt_following,
         speaker,
+        registrations_elsewhere,
         mistakes: mistakes.clone(),
         audit: audit_following,
         resolver: config.behind.resolver,
@@ -220,6 +222,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         openapi2,
         identity: our_identity,
         reviewer,
+        registrations_elsewhere,
         metrics,
         health,
         forwarding: Forwarding {
