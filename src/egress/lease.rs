@@ -26,18 +26,21 @@ enum Held {
 }
 
 /// Counts one request against its endpoint, for balancing.
-pub(super) struct Pending(Rc<Endpoint>);
+pub(super) struct Pending {
+    endpoint: Rc<Endpoint>,
+    lasting: bool,
+}
 
 impl Pending {
     pub(super) fn new(endpoint: &Rc<Endpoint>) -> Pending {
-        endpoint.pending.set(endpoint.pending.get() + 1);
-        Pending(endpoint.clone())
+        step(&endpoint.brief, 1);
+        Pending { endpoint: endpoint.clone(), lasting: false }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.0.pending.set(self.0.pending.get() - 1);
+        step(if self.lasting { &self.endpoint.lasting } else { &self.endpoint.brief }, -1);
     }
 }
 
@@ -76,10 +79,20 @@ impl Lease {
         Lease { connection: Held::Private { _sender: sender }, pending: None }
     }
 
+    /// What is answered goes on for long: from now on it is counted apart from what will soon be over.
+    pub fn lasts(&mut self) {
+        if let Some(pending) = &mut self.pending
+            && !std::mem::replace(&mut pending.lasting, true)
+        {
+            step(&pending.endpoint.brief, -1);
+            step(&pending.endpoint.lasting, 1);
+        }
+    }
+
     /// Whether the stream that this is the hold of should end, because its endpoint goes. Asked for only by those who
     /// then do: so many a second may.
     pub fn may_leave(&self) -> bool {
-        self.pending.as_ref().is_some_and(|pending| pending.0.may_leave())
+        self.pending.as_ref().is_some_and(|pending| pending.endpoint.may_leave())
     }
 
     /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.
@@ -89,5 +102,40 @@ impl Lease {
             Held::Http2 { upload: Some(mut upload), .. } => upload.let_go(),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::egress::{BackendTls, Destination, Host, Pool, Resolver, Upstream};
+    use crate::tls::client::ClientSettings;
+
+    #[test]
+    fn what_lasts_is_counted_apart_until_it_is_over() {
+        let settings =
+            ClientSettings { authorities: None, insecure_skip_verify: true, identity: None, alpn: Vec::new() };
+        let upstream = Upstream {
+            destination: Destination { host: Host::Name("a".to_owned()), port: 1 },
+            tls: Arc::new(BackendTls::new("a", settings).unwrap()),
+            connect_timeout: Duration::from_secs(1),
+        };
+        let endpoint = Pool::new(Resolver::System).endpoint(&upstream);
+        let lease = || Lease { connection: Held::Returned, pending: Some(Pending::new(&endpoint)) };
+        let (mut watch, get) = (lease(), lease());
+        watch.lasts();
+        watch.lasts();
+        assert_eq!((endpoint.pending(), endpoint.brief()), (2, 1));
+        drop(get);
+        assert_eq!((endpoint.pending(), endpoint.brief()), (1, 0));
+        // So many may leave, and nobody twice.
+        assert!(!watch.may_leave());
+        endpoint.let_leave(1);
+        assert!(watch.may_leave() && !watch.may_leave());
+        drop(watch);
+        assert_eq!((endpoint.pending(), endpoint.brief()), (0, 0));
     }
 }

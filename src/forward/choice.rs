@@ -13,6 +13,16 @@ use crate::egress::Endpoint;
 /// How often it is drawn before all are looked at.
 const DRAWS: usize = 6;
 
+/// What is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Errand {
+    /// It can be sent again, should it fail.
+    pub(super) safe: bool,
+    /// It goes on for long. Those are spread by all there is; the others by what will soon be over, or an endpoint that
+    /// has no watches yet would get all of them.
+    pub(super) lasts: bool,
+}
+
 /// A member that was drawn.
 enum Drawn {
     Fit,
@@ -22,37 +32,38 @@ enum Drawn {
 }
 
 impl Backend {
-    /// The endpoint for the next request, which failed at the members `failed` and had better not go to the `doubtful`
-    /// ones; `safe` says that it can be sent again, should it fail.
-    pub(super) fn pick(&self, failed: &[usize], doubtful: &[usize], safe: bool) -> Option<(usize, &Rc<Endpoint>)> {
+    /// The endpoint for a request that failed at the members `failed` and had better not go to the `doubtful` ones.
+    pub(super) fn pick(&self, failed: &[usize], doubtful: &[usize], errand: Errand) -> Option<(usize, &Rc<Endpoint>)> {
         if let [only] = self.members() {
             return (failed.is_empty() && only.is_usable()).then_some((0, &only.endpoint));
         }
         let index = if doubtful.is_empty() {
-            self.pick_without(|index| failed.contains(&index), safe)
+            self.pick_without(|index| failed.contains(&index), errand)
         } else {
-            self.pick_without(|index| failed.contains(&index) || doubtful.contains(&index), false)
-                .or_else(|| self.pick_without(|index| failed.contains(&index), false))
+            // It has failed before: nothing is tried with it.
+            let errand = Errand { safe: false, ..errand };
+            self.pick_without(|index| failed.contains(&index) || doubtful.contains(&index), errand)
+                .or_else(|| self.pick_without(|index| failed.contains(&index), errand))
         }?;
         Some((index, &self.member(index).endpoint))
     }
 
-    fn pick_without(&self, not: impl Fn(usize) -> bool, safe: bool) -> Option<usize> {
+    fn pick_without(&self, not: impl Fn(usize) -> bool, errand: Errand) -> Option<usize> {
         let (preferred, all) = (self.preferred(), self.members().len());
         let tiers = [(0, preferred), (preferred, all)];
-        let mut found = tiers.iter().find_map(|(from, to)| self.best_of_two(*from, *to, &not, safe));
+        let mut found = tiers.iter().find_map(|(from, to)| self.best_of_two(*from, *to, &not, errand));
         // Better one that is said to fail than nobody.
-        found = found.or_else(|| tiers.iter().find_map(|(from, to)| self.least(*from, *to, &not)));
+        found = found.or_else(|| tiers.iter().find_map(|(from, to)| self.least(*from, *to, &not, errand)));
         found
     }
 
-    fn best_of_two(&self, from: usize, to: usize, not: impl Fn(usize) -> bool, safe: bool) -> Option<usize> {
+    fn best_of_two(&self, from: usize, to: usize, not: impl Fn(usize) -> bool, errand: Errand) -> Option<usize> {
         let mut first = None;
         let mut second = |index: usize| -> Option<usize> {
             if first == Some(index) || not(index) {
                 return None;
             }
-            match drawn(self.member(index), safe) {
+            match drawn(self.member(index), errand.safe) {
                 Drawn::No => None,
                 Drawn::Trial => Some(index),
                 Drawn::Fit => match first {
@@ -60,7 +71,7 @@ impl Backend {
                         first = Some(index);
                         None
                     }
-                    Some(other) if self.pending(other) <= self.pending(index) => Some(other),
+                    Some(other) if self.load(other, errand) <= self.load(index, errand) => Some(other),
                     Some(_) => Some(index),
                 },
             }
@@ -83,14 +94,15 @@ impl Backend {
         first
     }
 
-    fn least(&self, from: usize, to: usize, not: impl Fn(usize) -> bool) -> Option<usize> {
+    fn least(&self, from: usize, to: usize, not: impl Fn(usize) -> bool, errand: Errand) -> Option<usize> {
         (from..to)
             .filter(|index| !not(*index) && self.member(*index).is_usable())
-            .min_by_key(|index| self.pending(*index))
+            .min_by_key(|index| self.load(*index, errand))
     }
 
-    fn pending(&self, index: usize) -> usize {
-        self.member(index).endpoint.pending()
+    fn load(&self, index: usize, errand: Errand) -> usize {
+        let endpoint = &self.member(index).endpoint;
+        if errand.lasts { endpoint.pending() } else { endpoint.brief() }
     }
 }
 
@@ -141,8 +153,11 @@ mod tests {
         Backend::new(&target, None, &Pool::new(Resolver::System), &metrics).unwrap()
     }
 
-    fn picked(backend: &Backend, failed: &[usize], safe: bool) -> HashSet<usize> {
-        (0..500).filter_map(|_| backend.pick(failed, &[], safe)).map(|(index, _)| index).collect()
+    const SAFE: Errand = Errand { safe: true, lasts: false };
+    const UNSAFE: Errand = Errand { safe: false, lasts: false };
+
+    fn picked(backend: &Backend, failed: &[usize], errand: Errand) -> HashSet<usize> {
+        (0..500).filter_map(|_| backend.pick(failed, &[], errand)).map(|(index, _)| index).collect()
     }
 
     fn take_out(backend: &Backend, index: usize) {
@@ -153,11 +168,11 @@ mod tests {
     #[test]
     fn all_of_the_first_family_and_the_other_when_these_failed() {
         let backend = backend(4, 2);
-        assert_eq!(picked(&backend, &[], true), HashSet::from([0, 1, 2, 3]));
-        assert_eq!(picked(&backend, &[1, 3], true), HashSet::from([0, 2]));
-        assert_eq!(picked(&backend, &[0, 1, 2, 3], true), HashSet::from([4, 5]));
-        assert!(picked(&backend, &[0, 1, 2, 3, 4, 5], true).is_empty());
-        let doubtful = backend.pick(&[0, 1, 2], &[3, 4, 5], true).map(|(index, _)| index);
+        assert_eq!(picked(&backend, &[], SAFE), HashSet::from([0, 1, 2, 3]));
+        assert_eq!(picked(&backend, &[1, 3], SAFE), HashSet::from([0, 2]));
+        assert_eq!(picked(&backend, &[0, 1, 2, 3], SAFE), HashSet::from([4, 5]));
+        assert!(picked(&backend, &[0, 1, 2, 3, 4, 5], SAFE).is_empty());
+        let doubtful = backend.pick(&[0, 1, 2], &[3, 4, 5], SAFE).map(|(index, _)| index);
         assert_eq!(doubtful, Some(3), "better than none");
     }
 
@@ -165,10 +180,10 @@ mod tests {
     fn who_is_out_is_tried_once_and_only_by_whom_it_does_not_hurt() {
         let backend = backend(4, 0);
         take_out(&backend, 2);
-        assert_eq!(picked(&backend, &[], true), HashSet::from([0, 1, 3]));
+        assert_eq!(picked(&backend, &[], SAFE), HashSet::from([0, 1, 3]));
         backend.member(2).standing.vouched_for();
-        assert_eq!(picked(&backend, &[], false), HashSet::from([0, 1, 3]));
-        let tried: Vec<usize> = (0..500).filter_map(|_| backend.pick(&[], &[], true)).map(|(index, _)| index).collect();
+        assert_eq!(picked(&backend, &[], UNSAFE), HashSet::from([0, 1, 3]));
+        let tried: Vec<usize> = (0..500).filter_map(|_| backend.pick(&[], &[], SAFE)).map(|(index, _)| index).collect();
         assert_eq!(tried.iter().filter(|index| **index == 2).count(), 1);
     }
 
@@ -176,9 +191,9 @@ mod tests {
     fn never_all() {
         let backend = backend(3, 1);
         (0..4).for_each(|index| take_out(&backend, index));
-        assert!(!picked(&backend, &[], false).is_empty());
+        assert!(!picked(&backend, &[], UNSAFE).is_empty());
         let one = self::backend(1, 0);
         take_out(&one, 0);
-        assert_eq!(picked(&one, &[], false), HashSet::from([0]));
+        assert_eq!(picked(&one, &[], UNSAFE), HashSet::from([0]));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use http::{HeaderMap, Method, Request, Uri};
 
 use super::backend::Backend;
+use super::choice::Errand;
 use super::signature::Origin;
 use super::upload::Source;
 use crate::egress::{DialError, DialPhase, SendError, Sent};
@@ -43,7 +44,8 @@ pub(super) enum Again {
 }
 
 /// Sends `request`, whose body is that of `source` and which `copy` can make once more, to an endpoint of `backend`
-/// and, as far as `again` and the budget allow, to another; says which it was.
+/// and, as far as `again` and the budget allow, to another; says which it was. Whether its answer goes on for long,
+/// `lasts` says.
 ///
 /// # Errors
 /// The last [`Failure`].
@@ -52,10 +54,12 @@ pub(super) async fn exchange(
     copy: Option<Copy<'_>>,
     source: Option<&Rc<Source>>,
     again: Again,
+    lasts: bool,
     backend: &Backend,
     mut retried: impl FnMut(Retry),
 ) -> Result<(usize, Sent), Failure> {
     backend.budget().put_in();
+    let errand = Errand { safe: again == Again::Always, lasts };
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
     // What was sent is sent again within the budget; what never left costs nobody anything.
@@ -74,7 +78,7 @@ pub(super) async fn exchange(
     let (mut attempts, mut stale) = (0, 0);
     while attempts < ATTEMPTS && stale < STALE {
         let Some(request) = next.take() else { break };
-        let Some((index, endpoint)) = backend.pick(&failed, &doubtful, again == Again::Always) else { break };
+        let Some((index, endpoint)) = backend.pick(&failed, &doubtful, errand) else { break };
         if let Some(why) = why.take() {
             retried(why);
         }

@@ -3,6 +3,7 @@
 mod backend;
 mod budget;
 mod choice;
+mod events;
 mod exchange;
 mod failure;
 mod identity;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use super::events::Events;
 use super::streams::{Leave, Place};
 use crate::egress::Lease;
 use crate::message::{BodyError, Received, hop_by_hop};
@@ -19,7 +20,7 @@ pub type Places = [Option<route::Place>; 2];
 
 /// The body of a relayed answer. It breaks when the backend's does: half an answer must never look like a whole one.
 ///
-/// A watch of JSON lines is whole after every event. One whose backend is gone ends there, as API servers end watches
+/// A watch of JSON or protobuf is whole after every event. One whose backend is gone ends there, as API servers end watches
 /// all the time, and its client resumes where it was; of a broken stream client-go would make an error event, and list
 /// everything anew (`apimachinery/pkg/watch/streamwatcher.go`).
 pub(super) struct Relayed {
@@ -31,8 +32,6 @@ pub(super) struct Relayed {
     limit: Limit,
     /// Once the backend had to be waited for.
     deadline: Option<Deadline>,
-    /// Whether what went by so far is nothing, or ends with a newline as whole watch events do.
-    between_events: bool,
 }
 
 /// What bounds a relayed answer.
@@ -42,17 +41,15 @@ pub(super) enum Limit {
     ///
     /// [`Closer::answer_by`]: crate::listen::Closer::answer_by
     Deadline(Instant),
-    /// Only the end of the process, or of its endpoint, which ends a watch of JSON lines cleanly between two events.
-    Watch(Place),
+    /// Only the end of the process, or of its endpoint, which ends a watch cleanly between two events.
+    Watch(Place, Events),
     /// Only the end of the process, which breaks it: half a log or a download must not look like the whole.
     Process(Place),
 }
 
 impl Relayed {
     pub(super) fn new(from: Received, lease: Lease, record: AccessRecord, limit: Limit, places: Places) -> Relayed {
-        let (ended, deadline) = (false, None);
-        let mut relayed =
-            Relayed { from, lease, _places: places, record, ended, limit, deadline, between_events: true };
+        let mut relayed = Relayed { from, lease, _places: places, record, ended: false, limit, deadline: None };
         if relayed.is_end_stream() {
             relayed.end(End::Complete);
         }
@@ -77,7 +74,7 @@ impl Relayed {
                 let deadline = self.deadline.get_or_insert_with(|| Deadline::at(*at));
                 deadline.is_over(cx.waker()).then_some((End::Timeout, "time ran out"))
             }
-            Limit::Watch(place) | Limit::Process(place) => {
+            Limit::Watch(place, _) | Limit::Process(place) => {
                 (place.asked(cx.waker()) == Leave::Now).then_some((End::Drained, "the gateway is ending"))
             }
         }
@@ -90,14 +87,14 @@ impl Relayed {
 
     /// Whether this is a watch between two events.
     fn may_end(&self) -> bool {
-        self.between_events && matches!(self.limit, Limit::Watch(_))
+        matches!(&self.limit, Limit::Watch(_, events) if events.is_between())
     }
 
     /// Whether this is a watch between two events, and the process is ending or its endpoint goes.
     fn may_leave(&self, cx: &Context<'_>) -> bool {
         match &self.limit {
-            Limit::Watch(place) => {
-                self.between_events && (place.asked(cx.waker()) > Leave::No || self.lease.may_leave())
+            Limit::Watch(place, events) => {
+                events.is_between() && (place.asked(cx.waker()) > Leave::No || self.lease.may_leave())
             }
             _ => false,
         }
@@ -123,7 +120,9 @@ impl Body for Relayed {
                 }
                 if let Some(data) = frame.data_ref() {
                     this.record.sends(data);
-                    this.between_events = data.last().is_none_or(|byte| *byte == b'\n');
+                    if let Limit::Watch(_, events) = &mut this.limit {
+                        events.pass(data);
+                    }
                 }
                 // hyper never asks again once this is so: the end must be seen here.
                 if this.is_end_stream() {

@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 
 use super::backend::Backend;
+use super::events::Events;
 use super::exchange::{Again, Copy, Failure, exchange};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Places, Relayed};
@@ -20,6 +21,7 @@ use super::streams::Streams;
 use super::upload::{Fault, Source};
 use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
+use crate::egress::Sent;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
 use crate::message::{Blame, Body, Received, Refusal, hop_by_hop};
@@ -93,7 +95,9 @@ pub async fn send(
             Err(refusal) => return Err((refusal, record)),
         };
     let tried = {
-        let exchange = pin!(exchange(request, copy, source.as_ref(), again, backend, |reason| record.retried(reason)));
+        let exchange =
+            pin!(exchange(request, copy, source.as_ref(), again, timeout.is_none(), backend, |reason| record
+                .retried(reason)));
         within(timeout.map(|timeout| began + timeout), exchange).await
     };
     let fault = source.and_then(|source| source.fault());
@@ -117,7 +121,11 @@ pub async fn send(
     record.answered(opened.then_some(Opening { dial: sent.timing.connect, tls: sent.timing.handshake }));
     record.endpoint(&backend.member(index).counts);
     backend.answered(index, sent.response.status());
-    let (mut parts, from) = sent.response.into_parts();
+    let Sent { response, mut lease, .. } = sent;
+    if timeout.is_none() {
+        lease.lasts();
+    }
+    let (mut parts, from) = response.into_parts();
     if parts.status.is_informational() || has_odd_framing(&parts.headers) {
         let what = format!("{} with Transfer-Encoding {:?}", parts.status, parts.headers.get(TRANSFER_ENCODING));
         return Err((refuse(&Failure::Nonsense(what), name, info, safe), record));
@@ -140,11 +148,13 @@ pub async fn send(
             }
             Limit::Deadline(began + timeout)
         }
-        None if info.verb == "watch" && is_json(&parts.headers) => Limit::Watch(streams.enter()),
-        None => Limit::Process(streams.enter()),
+        None => match Events::of(&parts.headers).filter(|_| info.verb == "watch") {
+            Some(events) => Limit::Watch(streams.enter(), events),
+            None => Limit::Process(streams.enter()),
+        },
     };
     parts.version = Version::HTTP_11;
-    let relayed = Relayed::new(from, sent.lease, record, limit, places);
+    let relayed = Relayed::new(from, lease, record, limit, places);
     Ok(Response::from_parts(parts, Body::stream(relayed)))
 }
 
@@ -196,13 +206,6 @@ fn has_odd_framing(headers: &HeaderMap) -> bool {
     !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
         || codings.next().is_some()
         || headers.contains_key(CONTENT_LENGTH)
-}
-
-/// Whether an answer is plain JSON: a watch of that is one event a line.
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(http::header::CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    kind.eq_ignore_ascii_case(b"application/json") && !headers.contains_key(http::header::CONTENT_ENCODING)
 }
 
 /// A redirect in the sense of CVE-2022-3172: a status of its class with somewhere to go.

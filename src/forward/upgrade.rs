@@ -9,6 +9,7 @@ use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 
 use super::backend::Backend;
+use super::choice::Errand;
 use super::exchange::{Failure, describe};
 use super::failure::{about, bad_answer, refuse, timed_out};
 use super::relay::{Limit, Relayed};
@@ -154,7 +155,7 @@ type Opened = (usize, hyper::client::conn::http1::SendRequest<Body>, Timing);
 async fn open(backend: &Backend) -> Result<Opened, Failure> {
     let mut failed = Vec::new();
     let mut last = backend.failure();
-    while let Some((index, endpoint)) = backend.pick(&failed, &[], false) {
+    while let Some((index, endpoint)) = backend.pick(&failed, &[], Errand { safe: false, lasts: true }) {
         match endpoint.open_private().await {
             Ok((sender, timing)) => return Ok((index, sender, timing)),
             Err(error) => last = Some(error),

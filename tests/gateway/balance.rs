@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use http::Method;
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, Settings, json};
+use crate::backend::{Backend, Settings, data, json, streamed};
 use crate::client::{Client, Read, admin, get, next, request, sample};
 use crate::process::{Process, signed};
 use crate::raw::{self, Talk};
@@ -235,6 +235,102 @@ async fn a_watch_on_a_dying_endpoint_ends_cleanly_and_resumes_elsewhere() {
             assert_ne!(elsewhere, by);
         }
     }
+}
+
+/// Each event of a protobuf watch stands behind its length; only after a whole one is the watch whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protobuf_watch_ends_cleanly_after_an_event_and_breaks_within_one() {
+    let world = World::new();
+    let (send, mut writers) = tokio::sync::mpsc::unbounded_channel();
+    let backend = Backend::start(&world, Settings::default(), move |_| {
+        let (writer, mut answer) = streamed(200);
+        let kind = "application/vnd.kubernetes.protobuf;stream=watch";
+        answer.headers_mut().insert("content-type", kind.parse().unwrap());
+        send.send(writer).unwrap();
+        async { answer }
+    })
+    .await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    for (last, whole) in [("\0\0\0\u{3}two", true), ("\0\0\0\u{9}half", false), ("\0\0", false)] {
+        for client in scene.both().await {
+            let asking = client.send(get(&format!("{THINGS}?watch=1"), &[]));
+            let writing = async {
+                let writer = writers.recv().await.unwrap();
+                writer.send(data("\0\0\0\u{3}one")).unwrap();
+                writer
+            };
+            let (response, writer) = tokio::join!(asking, writing);
+            let mut body = response.unwrap().into_body();
+            assert_eq!(next(&mut body).await.unwrap().unwrap(), "\0\0\0\u{3}one");
+            writer.send(data(last)).unwrap();
+            assert_eq!(next(&mut body).await.unwrap().unwrap(), last);
+            writer.send(Err(std::io::Error::other("gone"))).unwrap();
+            assert_eq!(next(&mut body).await.is_none(), whole, "{last:?}");
+        }
+    }
+}
+
+/// One endpoint that speaks HTTP/1.1 needs a connection for each request: it gets so many, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_an_endpoint_are_bounded() {
+    use narthex::egress::{BackendTls, Destination, Host, Pool, Resolver, SendError, Upstream};
+    let world = World::new();
+    let (go, hold) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicBool::new(true)));
+    let (gone, holds) = (go.clone(), hold.clone());
+    let backend = Backend::start(&world, Settings::http1(), move |_| {
+        let (go, hold) = (gone.clone(), holds.load(Ordering::SeqCst));
+        async move {
+            if hold {
+                go.acquire().await.unwrap().forget();
+            }
+            json(200, "{}")
+        }
+    })
+    .await;
+    let pair = narthex::tls::PairFiles::new(world.path("front-proxy.crt"), world.path("front-proxy.key"));
+    let identity = Some(Arc::new(narthex::tls::KeyPair::load(&pair).unwrap()));
+    let settings = narthex::tls::client::ClientSettings {
+        authorities: None,
+        insecure_skip_verify: true,
+        identity,
+        alpn: Vec::new(),
+    };
+    let upstream = Upstream {
+        destination: Destination { host: Host::Ip(backend.address.ip()), port: backend.address.port() },
+        tls: Arc::new(BackendTls::new("things-v1.things.svc", settings).unwrap()),
+        connect_timeout: std::time::Duration::from_secs(10),
+    };
+    let scenario = async {
+        let endpoint = Pool::new(Resolver::System).with_most(3).endpoint(&upstream);
+        let send = || {
+            let endpoint = endpoint.clone();
+            async move {
+                let mut request = http::Request::new(narthex::message::Body::Empty);
+                *request.uri_mut() = THINGS.parse().unwrap();
+                let sent = endpoint.send(Box::new(request)).await;
+                sent.map(|mut sent| sent.lease.finished()).map_err(|error| match error {
+                    SendError::NotSent { error, .. } => error.reason,
+                    _ => "sent",
+                })
+            }
+        };
+        // The first says what is spoken; then three at a time.
+        hold.store(false, Ordering::SeqCst);
+        assert_eq!(send().await, Ok(()));
+        hold.store(true, Ordering::SeqCst);
+        let running: Vec<_> = (0..3).map(|_| tokio::task::spawn_local(send())).collect();
+        eventually("three to be under way", async || (backend.seen().len() == 4).then_some(())).await;
+        assert_eq!(send().await, Err("TooManyStreams"));
+        assert!(endpoint.is_usable(), "that says nothing against it");
+        go.add_permits(3);
+        for one in running {
+            assert_eq!(one.await.unwrap(), Ok(()));
+        }
+        hold.store(false, Ordering::SeqCst);
+        assert_eq!(send().await, Ok(()));
+        assert!(backend.connections() <= 4);
+    };
+    tokio::task::LocalSet::new().run_until(scenario).await;
 }
 
 /// The pod is gone from the slices, and its process does not say so: its watches move on, those of others do not.

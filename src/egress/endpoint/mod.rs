@@ -46,7 +46,9 @@ pub struct Endpoint {
     fell_silent: Cell<bool>,
     /// Why the endpoint was taken out; a background dial brings it back.
     failure: RefCell<Option<DialError>>,
-    pub(in crate::egress) pending: Cell<usize>,
+    /// Requests that will soon be over, as far as is known, and those that are answered for long.
+    pub(in crate::egress) brief: Cell<usize>,
+    pub(in crate::egress) lasting: Cell<usize>,
     /// How many of its watches may end now, because the endpoint is no more.
     leaving: Cell<usize>,
 }
@@ -99,7 +101,8 @@ impl Endpoint {
             ahead: Cell::new(Instant::now()),
             fell_silent: Cell::new(false),
             failure: RefCell::default(),
-            pending: Cell::new(0),
+            brief: Cell::new(0),
+            lasting: Cell::new(0),
             leaving: Cell::new(0),
         })
     }
@@ -111,7 +114,12 @@ impl Endpoint {
 
     /// Requests that are on their way or being answered.
     pub fn pending(&self) -> usize {
-        self.pending.get()
+        self.brief.get() + self.lasting.get()
+    }
+
+    /// Those of them that will soon be over, as far as is known: no watches, once they are answered.
+    pub fn brief(&self) -> usize {
+        self.brief.get()
     }
 
     /// Lets so many of its watches end when they next stand between two events.
@@ -323,8 +331,8 @@ impl Endpoint {
             destination: self.upstream.destination.clone(),
             protocol: self.protocol.get(),
             idle: if http1 { self.idle.len() } else { multiplexed.iter().filter(|c| c.active.get() == 0).count() },
-            busy: if http1 { self.pending.get() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },
-            pending: self.pending.get(),
+            busy: if http1 { self.pending() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },
+            pending: self.pending(),
             failure: self.failure.borrow().as_ref().map(|failure| failure.reason),
         }
     }

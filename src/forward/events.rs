@@ -1,0 +1,111 @@
+//! Where one event of a watch ends and the next begins: only there may a watch end.
+
+use http::HeaderMap;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+
+/// How far a watch is in its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Events {
+    /// JSON: one a line. Whether the last one is whole.
+    Lines(bool),
+    /// Protobuf: each behind its length in four bytes, the most significant first (`apimachinery`'s
+    /// `serializer/protobuf`). What is there of the length, how many bytes of it, and what is to come of the event.
+    Framed { length: u32, known: u8, rest: u32 },
+}
+
+impl Events {
+    /// Of an answer with these headers; none if it does not tell.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Events> {
+        let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        if headers.contains_key(CONTENT_ENCODING) {
+            None
+        } else if kind.eq_ignore_ascii_case(b"application/json") {
+            Some(Events::Lines(true))
+        } else if kind.eq_ignore_ascii_case(b"application/vnd.kubernetes.protobuf") {
+            Some(Events::Framed { length: 0, known: 0, rest: 0 })
+        } else {
+            None
+        }
+    }
+
+    /// A piece of the answer goes by.
+    pub(super) fn pass(&mut self, data: &[u8]) {
+        match self {
+            Events::Lines(whole) => *whole = data.last().map_or(*whole, |byte| *byte == b'\n'),
+            Events::Framed { length, known, rest } => {
+                let mut data = data;
+                while !data.is_empty() {
+                    if *rest > 0 {
+                        let taken = data.len().min(*rest as usize);
+                        // No more than it is.
+                        *rest -= taken as u32;
+                        data = &data[taken..];
+                    } else {
+                        *length = *length << 8 | u32::from(data[0]);
+                        *known += 1;
+                        data = &data[1..];
+                        if *known == 4 {
+                            (*rest, *length, *known) = (*length, 0, 0);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether all that began is whole.
+    pub(super) fn is_between(&self) -> bool {
+        matches!(self, Events::Lines(true) | Events::Framed { known: 0, rest: 0, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(kind: &str, coding: Option<&str>) -> Option<Events> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, kind.parse().unwrap());
+        if let Some(coding) = coding {
+            headers.insert(CONTENT_ENCODING, coding.parse().unwrap());
+        }
+        Events::of(&headers)
+    }
+
+    /// After how many of the bytes, one by one, a watch may end.
+    fn ends(mut events: Events, bytes: &[u8]) -> Vec<usize> {
+        let first = events.is_between().then_some(0);
+        let mut pass = |at: usize| {
+            events.pass(&bytes[at..=at]);
+            events.is_between().then_some(at + 1)
+        };
+        first.into_iter().chain((0..bytes.len()).filter_map(&mut pass)).collect()
+    }
+
+    #[test]
+    fn a_watch_may_end_after_a_line_or_a_frame() {
+        let json = events("application/json; charset=utf-8", None).unwrap();
+        assert_eq!(ends(json, b"{}\n{\"a\":1}\n"), [0, 3, 11]);
+        let protobuf = events("application/vnd.kubernetes.protobuf;stream=watch", None).unwrap();
+        let frames = b"\0\0\0\x03abc\0\0\0\0\0\0\0\x01\n";
+        assert_eq!(ends(protobuf, frames), [0, 7, 11, 16]);
+        for cut in 0..frames.len() {
+            let mut pieces = protobuf;
+            pieces.pass(&frames[..cut]);
+            pieces.pass(b"");
+            pieces.pass(&frames[cut..]);
+            assert!(pieces.is_between(), "cut at {cut}");
+        }
+        let mut large = protobuf;
+        large.pass(b"\xff\xff\xff\xffx");
+        assert!(!large.is_between());
+    }
+
+    #[test]
+    fn who_does_not_tell_may_not() {
+        assert_eq!(events("application/json", Some("gzip")), None);
+        assert_eq!(events("application/cbor-seq", None), None);
+        assert_eq!(events("text/plain", None), None);
+    }
+}
