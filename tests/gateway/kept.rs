@@ -128,3 +128,12 @@ async fn with_its_apiservice_it_is_forgotten() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_went_while_no_process_ran_is_forgotten_with_the_next() {
+    let world = after_one_life().await;
+    std::fs::remove_file(world.path(&format!("registry/{NAME}.yaml"))).unwrap();
+    let _gateway = world.gateway(&[]);
+    eventually("nothing to be left", async || KINDS.iter().all(|kind| !file(&world, kind).exists()).then_some(()))
+        .await;
+}

@@ -31,7 +31,7 @@ pub const MAX_DOCUMENT: usize = 64 << 20;
 const MAX_OF_BACKEND: usize = 16 << 20;
 /// The largest part that one APIService may have in the merged document.
 const MAX_PART: usize = 8 << 20;
-/// The largest merged document.
+/// The most that all documents may take together.
 const MAX_MERGED: usize = 128 << 20;
 /// How long the first merged document waits for sources that are slow.
 const FIRST_WAIT: Duration = Duration::from_secs(3);
@@ -226,13 +226,6 @@ impl Sources {
                 problems.insert(known.name.clone(), content.problem.clone());
             }
             let Some(part) = &content.part else { continue };
-            if merged.size() + part.size() > MAX_MERGED {
-                let problem =
-                    format!("its OpenAPI v2 is left out: all together would be larger than {} MiB", MAX_MERGED >> 20);
-                tracing::warn!(apiservice = known.name, problem, "OpenAPI v2 is not complete");
-                problems.insert(known.name.clone(), problem);
-                continue;
-            }
             if is_delegate(known) {
                 let part = part.keeping(|path| !is_below(&claimed, path));
                 merged.take_head(&part);
@@ -318,6 +311,13 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
         *memory = heard.memory;
         for (name, said) in heard.said {
             let Some(claim) = claims.iter().find(|claim| claim.name == name) else { continue };
+            let said = said.and_then(|said| match &said {
+                Said::Part(part) if part.size() + size_of_others(contents, &name) > MAX_MERGED => {
+                    let most = MAX_MERGED >> 20;
+                    Err(FetchError(format!("it is left out: all documents together are larger than {most} MiB")))
+                }
+                _ => Ok(said),
+            });
             let content = contents.entry(name.clone()).or_default();
             outcome.changed |= !content.asked;
             content.asked = true;
@@ -412,10 +412,124 @@ impl<F: Fetch> Asking<F> {
     }
 }
 
+/// How much the parts of all but this APIService take.
+fn size_of_others(contents: &Contents<Content>, name: &str) -> usize {
+    let others = contents.iter().filter(|(other, _)| *other != name);
+    others.filter_map(|(_, content)| content.part.as_ref()).map(|part| part.size()).sum()
+}
+
 fn read(body: &[u8], prefix: Option<&str>) -> Result<Said, FetchError> {
     let part = Part::read(body, prefix)?;
     if prefix.is_some() && part.size() > MAX_PART {
         return Err(FetchError(format!("its OpenAPI v2 is larger than {} MiB", MAX_PART >> 20)));
     }
     Ok(Said::Part(Arc::new(part)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use http::{HeaderMap, Method};
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::discovery::Fetched;
+    use crate::message::Body;
+
+    /// A backend, and how often it was asked; with no document it is dead.
+    #[derive(Clone, Default)]
+    struct World(Rc<(RefCell<Option<String>>, Cell<usize>)>);
+
+    impl Fetch for World {
+        async fn fetch(&self, _: &str, path: &str, _: &str, tag: Option<&str>) -> Result<Fetched, FetchError> {
+            assert_eq!(path, "/openapi/v2");
+            self.0.1.set(self.0.1.get() + 1);
+            let Some(body) = self.0.0.borrow().clone() else { return Err(FetchError("refused".into())) };
+            let etag = format!("\"{}\"", body.len());
+            match tag == Some(&*etag) {
+                true => Ok(Fetched { status: 304, ..Fetched::default() }),
+                false => Ok(Fetched { status: 200, body: body.into(), etag: Some(etag), ..Fetched::default() }),
+            }
+        }
+    }
+
+    fn known(group: &str) -> Known {
+        Known {
+            name: format!("v1.{group}"),
+            group: group.into(),
+            version: "v1".into(),
+            group_priority_minimum: 1000,
+            version_priority: 15,
+            service_key: group.into(),
+            by: By::Backend,
+        }
+    }
+
+    fn document(path: &str) -> String {
+        format!(r#"{{"swagger":"2.0","info":{{"title":"a","version":"1"}},"paths":{{"{path}":{{}}}}}}"#)
+    }
+
+    async fn read(version2: &Version2) -> String {
+        let response = version2.answer(&Method::GET, &HeaderMap::new()).await.unwrap();
+        match response.into_body() {
+            Body::Full(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
+            _ => String::new(),
+        }
+    }
+
+    #[test]
+    fn when_nobody_asks_any_more_all_is_dropped_but_what_is_kept_on_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Kept::within(dir.path());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let world = World::default();
+            *world.0.0.borrow_mut() = Some(document("/apis/a/v1/things"));
+            let (aggregation, version2) = Aggregation2::start(world.clone(), &kept);
+            aggregation.follow(vec![known("a")]);
+            sleep(IDLE).await;
+            assert_eq!(world.0.1.get(), 0);
+            assert!(read(&version2).await.contains("/apis/a/v1/things"));
+            assert_eq!(world.0.1.get(), 1);
+            while !dir.path().join("openapi-v2/v1.a.gz").exists() {
+                std::thread::yield_now();
+            }
+            sleep(Duration::from_secs(200)).await;
+            assert!((3..=5).contains(&world.0.1.get()), "{}", world.0.1.get());
+            sleep(IDLE).await;
+            assert!(version2.built.load().is_none());
+            let asked = world.0.1.get();
+            sleep(IDLE).await;
+            assert_eq!(world.0.1.get(), asked);
+
+            // It is dead when somebody asks again.
+            *world.0.0.borrow_mut() = None;
+            assert!(read(&version2).await.contains("/apis/a/v1/things"));
+            assert_eq!(version2.problems().into_values().collect::<Vec<_>>(), ["refused"]);
+            // Another's paths, and then none.
+            *world.0.0.borrow_mut() = Some(document("/apis/b/v1/things"));
+            aggregation.nudge("v1.a");
+            sleep(Duration::from_secs(2)).await;
+            assert!(read(&version2).await.contains("\"paths\":{}"));
+        });
+    }
+
+    #[test]
+    fn paths_are_their_owner_s() {
+        let claimed = BTreeSet::from(["/apis/a.io/v1/".to_owned(), "/api/v1/".to_owned()]);
+        for (path, expected) in [
+            ("/apis/a.io/v1/", true),
+            ("/apis/a.io/v1/things/{name}", true),
+            ("/apis/a.io/v1", false),
+            ("/apis/a.io/v1beta1/things", false),
+            ("/apis/a.io/", false),
+            ("/api/v1/pods", true),
+            ("/api/v2/pods", false),
+            ("/version/", false),
+            ("", false),
+        ] {
+            assert_eq!(is_below(&claimed, path), expected, "{path}");
+        }
+    }
 }

@@ -79,11 +79,6 @@ impl Merged {
         self.part.definitions.insert(name.to_owned(), entry);
     }
 
-    /// How many bytes the document takes, about.
-    pub(super) fn size(&self) -> usize {
-        self.part.size()
-    }
-
     /// The document as JSON.
     pub(super) fn write(&self) -> String {
         let mut head = self.part.head.clone();

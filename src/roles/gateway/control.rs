@@ -136,9 +136,6 @@ impl Control {
     }
 }
 
-/// After so many seconds a registry that was to be read has been.
-const FORGET_AFTER: u32 = 600;
-
 /// Keeps discovery and OpenAPI told of what is registered and of what came back.
 struct Knowing {
     registry: Published<Registry>,
@@ -165,7 +162,7 @@ impl Knowing {
         let mut round = tokio::time::interval(Duration::from_secs(1));
         let aggregations = discovery.aggregations();
         let mut told = None;
-        let mut seconds = 0;
+        let mut swept = false;
         loop {
             let registry = self.registry.get();
             let delegate = self.delegate.as_ref().map(Published::get);
@@ -177,6 +174,10 @@ impl Knowing {
                 discovery.follow(known.clone());
                 openapi.follow(known.clone());
                 openapi2.follow(known);
+            }
+            if registry.complete && !swept {
+                swept = true;
+                self.forget_others(&registry);
             }
             // A file that was mended, or is gone, stays at 0: a series that ends looks like a scrape that failed.
             mistakes.values_mut().for_each(|count| *count = 0);
@@ -215,10 +216,6 @@ impl Knowing {
                 _ = round.tick() => {
                     self.asker.pool.sweep();
                     self.tell_expiry();
-                    seconds += 1;
-                    if seconds == FORGET_AFTER {
-                        self.forget_others(&registry);
-                    }
                 }
                 () = self.drain.reached(Phase::Ending) => return,
             }
@@ -227,10 +224,8 @@ impl Knowing {
 
     /// Forgets what was kept of APIServices that went while no process ran.
     fn forget_others(&self, registry: &Registry) {
-        if !registry.api_services.is_empty() {
-            let names = registry.api_services.iter().map(|one| one.name.clone());
-            self.kept.sweep(names.chain([DELEGATE.to_owned()]).collect());
-        }
+        let names = registry.api_services.iter().map(|one| one.name.clone());
+        self.kept.sweep(names.chain([DELEGATE.to_owned()]).collect());
     }
 
     /// When each certificate in use ends.
