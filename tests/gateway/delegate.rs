@@ -93,7 +93,6 @@ async fn what_nobody_claims_is_the_delegates_and_it_sees_a_front_proxy() {
             "/logs/x",
             "/.well-known/openid-configuration",
             "/openapi/v3/api/v1",
-            "/openapi/v2",
         ] {
             let wanted = json!({"cluster": path});
             eventually(path, async || (client.get(path).await.json() == wanted).then_some(())).await;

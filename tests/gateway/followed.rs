@@ -89,6 +89,17 @@ async fn a_start_without_the_cluster_is_ready_when_it_has_come() {
     let flag = Cluster::flag(&world);
     let scene = Scene::of(world, &[&flag]);
     until(&scene, "/readyz", 500, "[-]registry failed").await;
+    let client = scene.http2().await;
+    for path in [THINGS, "/apis/other.example.com/v1", "/api/v1/pods", "/nothing"] {
+        let status = client.get(path).await.refused(503, "ServiceUnavailable");
+        let message = "the request has been made before all known HTTP paths have been installed, please try again";
+        assert_eq!(
+            (&status["message"], &status["details"]["retryAfterSeconds"]),
+            (&message.into(), &5.into()),
+            "{path}"
+        );
+    }
+    assert_eq!(client.get("/version").await.status, 200);
     let cluster = stopped.start(&scene.world).await;
     until(&scene, "/readyz", 200, "ok").await;
     // Complete is complete: no moment in which it is ready and knows nothing.

@@ -49,15 +49,32 @@ pub(super) fn openapi_owner<'t>(shared: &Shared, table: &'t Table, path: &str) -
     table.by_name(shared.openapi.load().owner(path)?)
 }
 
-/// The route of the delegate, if there is one and `info` is not ours to answer.
-pub(super) fn delegate<'t>(shared: &Shared, table: &'t Table, info: &RequestInfo<'_>) -> Option<&'t Arc<Route>> {
-    let delegate = table.delegate()?;
+/// The route of the delegate, if there is one and `info`, which no APIService claims, is not ours to answer.
+///
+/// # Errors
+/// 503 while not all that is registered is known: an APIService of which we have not heard may claim it, and what is
+/// its own must neither go to somebody else nor be said not to exist. In upstream's words and with its delay
+/// (`k8s.io/apiserver/pkg/server/routes`, `pkg/endpoints/handlers/not_found_handler.go`).
+pub(super) fn delegate<'t>(
+    shared: &Shared,
+    table: &'t Table,
+    info: &RequestInfo<'_>,
+) -> Result<Option<&'t Arc<Route>>, Refusal> {
+    if table.delegate().is_none() && table.complete {
+        return Ok(None);
+    }
     let ours = matches!(info.path, "/" | "/metrics" | "/openapi/v3" | "/openapi/v3/")
+        || (matches!(info.path, "/version" | "/version/") && table.delegate().is_none())
         || openapi::Version2::is(info.path)
         || shared.documents.load().answer_for(info.path)
         || shared.openapi.load().answer_for(info.path)
         || (Reports::claims(info) && !shared.registrations_elsewhere);
-    (!ours).then_some(delegate)
+    if !ours && !table.complete {
+        const WORDS: &str =
+            "the request has been made before all known HTTP paths have been installed, please try again";
+        return Err(Refusal::new(Blame::Gateway, Status::service_unavailable(WORDS).with_retry_after(5)));
+    }
+    Ok(table.delegate().filter(|_| !ours))
 }
 
 /// Marks a relayed document as immutable if it is the one the client's hash means.

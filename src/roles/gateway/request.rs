@@ -210,9 +210,10 @@ async fn relay(
     }
 
     // Where to: ourselves, or a backend.
-    let route = route
-        .or_else(|| local::openapi_owner(shared, &table, path.decoded()))
-        .or_else(|| local::delegate(shared, &table, info));
+    let route = match route.or_else(|| local::openapi_owner(shared, &table, path.decoded())) {
+        Some(route) => Some(route),
+        None => attempt!(local::delegate(shared, &table, info)),
+    };
     let Some(route) = route else {
         if let Some(review) = SelfReview::asked(info) {
             let receipt = record.receipt();

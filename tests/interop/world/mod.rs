@@ -57,8 +57,8 @@ impl World {
         let extension = Extension::start(&cluster, directory.path(), "wardle");
         let gateway = with_gateway.then(|| Gateway::start(&cluster, &extension, directory.path(), "narthex", &[]));
         let front = with_gateway.then(|| {
-            let delegate = cluster.admin_kubeconfig.display().to_string();
-            let flags = [("--delegate-kubeconfig", delegate.as_str())];
+            let cluster_itself = cluster.admin_kubeconfig.display().to_string();
+            let flags = [("--kubeconfig", cluster_itself.as_str()), ("--delegate-kubeconfig", cluster_itself.as_str())];
             Gateway::start(&cluster, &extension, directory.path(), "front", &flags)
         });
         World { gateway, front, extension, cluster, directory }
