@@ -221,6 +221,7 @@ impl Page {
             (registry, &report.registry_problems),
             (files, &report.file_problems),
             (documents, &report.document_problems),
+            ("<h2>Worth a second look</h2>", &report.registry_warnings),
         ] {
             if problems.is_empty() {
                 continue;
@@ -293,6 +294,7 @@ mod tests {
             file_problems: vec![hostile.clone()],
             audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],
             registry_problems: vec![hostile.clone()],
+            registry_warnings: vec![hostile.clone()],
             document_problems: vec![hostile.clone()],
             not_ready: vec![hostile.clone()],
             log_level: hostile,

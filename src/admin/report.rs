@@ -32,6 +32,8 @@ pub struct StatusReport {
     pub audit: Vec<AuditSink>,
     /// Mistakes in the registry, each as it was logged; the last good state is in use.
     pub registry_problems: Vec<String>,
+    /// What in the registry is allowed and works, but deserves a second look.
+    pub registry_warnings: Vec<String>,
     /// What is wrong with the discovery and OpenAPI documents of backends, as `APIService: document: what`; what they
     /// said before is served.
     pub document_problems: Vec<String>,

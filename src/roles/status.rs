@@ -195,6 +195,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
             "Documents of backends that cannot be had or are not believed; what they said before is served:",
             &report.document_problems,
         ),
+        ("In use, but worth a second look:", &report.registry_warnings),
     ] {
         if !problems.is_empty() {
             out.push_str(&format!("\n{head}\n"));

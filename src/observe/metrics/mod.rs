@@ -53,6 +53,7 @@ pub struct Metrics {
     circuit: Family<1>,
     certificate_expiry: Family<1>,
     registry_errors: Family<1>,
+    registry_warnings: AtomicU64,
     registry_source_up: Family<1>,
     leader: Family<1>,
     reviews: Reviews,
@@ -119,6 +120,7 @@ impl Metrics {
             circuit: Family::default(),
             certificate_expiry: Family::default(),
             registry_errors: Family::default(),
+            registry_warnings: AtomicU64::default(),
             registry_source_up: Family::default(),
             leader: Family::default(),
             reviews: Reviews::default(),
@@ -244,6 +246,11 @@ impl Metrics {
     /// `source` (a file of the registry directory, or `kube-apiserver`) holds `count` mistakes.
     pub fn registry_errors(&self, source: &str, count: usize) {
         self.registry_errors.set([source], count as f64);
+    }
+
+    /// `count` things in the registry are allowed but deserve a second look.
+    pub fn registry_warnings(&self, count: usize) {
+        self.registry_warnings.store(count as u64, Relaxed);
     }
 
     /// What runs for APIService `name` now.

@@ -86,6 +86,8 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         ["source"],
         &metrics.registry_source_up,
     );
+    text.family("narthex_registry_warnings", Kind::Gauge, "What in the registry is in use but deserves a second look.");
+    text.sample(&[], metrics.registry_warnings.load(Relaxed));
     sums.watches(&mut text);
     Reading::now().render(&mut text);
     text.finish()

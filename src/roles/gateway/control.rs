@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::task::spawn_local;
 
 use super::asker::{Asker, Counting, Fetcher};
+use super::doubts::{self, Doubts};
 use super::mistakes::Mistakes;
 use super::settings;
 use crate::authenticate::{TokenFile, Tokens, jwt};
@@ -28,7 +29,7 @@ use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
 use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
-use crate::tls::server::{self, InUse, ServingPublishers};
+use crate::tls::server::{self, InUse, ServingPublishers, Trust};
 use crate::tls::{Identity, KeyPair, SelfMade};
 
 /// What the control thread is started with.
@@ -45,6 +46,8 @@ pub(super) struct Control {
     pub(super) table: Published<Table>,
     pub(super) board: Board,
     pub(super) view: Publisher<View>,
+    pub(super) trust: Published<Trust>,
+    pub(super) doubts: Publisher<Doubts>,
     pub(super) rules: Rules,
     pub(super) tokens: Option<(TokenFile, Publisher<Tokens>)>,
     pub(super) policy: Option<(PolicyFile, Publisher<Policy>)>,
@@ -119,6 +122,7 @@ impl Control {
         let table_publisher = self.table_publisher;
         spawn_local(route::follow(registry.clone(), delegate.clone(), rules, board.clone(), table_publisher, drain()));
         spawn_local(report::follow(registry.clone(), board.clone(), self.view, drain()));
+        spawn_local(doubts::follow(registry.clone(), self.trust, self.doubts, self.metrics.clone(), drain()));
         let (registry, board, drain) = (registry.clone(), board.clone(), drain());
         let (probing, counting) = (asker.clone(), Counting(self.metrics.clone()));
         spawn_local(async move { availability::run(registry, rules, board, &*probing, counting, drain).await });

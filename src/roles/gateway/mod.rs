@@ -9,6 +9,7 @@ mod auditing;
 mod connection;
 mod control;
 mod delegation;
+mod doubts;
 mod files;
 mod host;
 mod leaving;

@@ -10,6 +10,7 @@ use super::Files;
 use super::auditing::Auditing;
 use super::control::Control;
 use super::delegation::Delegation;
+use super::doubts::Doubts;
 use super::mistakes::Mistakes;
 use super::registering::Registering;
 use super::running::{Logs, Running};
@@ -120,6 +121,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let first = delegate.as_ref().map(|(.., delegate)| delegate.get());
     let table = table.with_delegate(first.as_ref(), &board, None);
     let (registry_publisher, registry) = Published::new(registry);
+    let (doubts_publisher, doubts) = Published::new(Doubts::new());
     let (view_publisher, view) = Published::new(View::empty(SystemTime::now()));
     let (table_publisher, table) = Published::new(table);
     let (tokens_publisher, tokens) = match tokens {
@@ -167,6 +169,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         table: table.clone(),
         board: board.clone(),
         view: view_publisher,
+        trust: serving_readers.trust.clone(),
+        doubts: doubts_publisher,
         rules,
         tokens: tokens_publisher,
         policy: policy_publisher,
@@ -271,6 +275,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let admin = match config.seen.admin_address {
         Some(at) => {
             let told = status::Told {
+                doubts,
                 address,
                 registry,
                 cluster,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::doubts::Doubts;
 use super::mistakes::Mistakes;
 use super::registering::ClusterSeen;
 use super::shared::Shared;
@@ -26,6 +27,7 @@ pub(super) struct Told {
     pub(super) registry: Published<Registry>,
     pub(super) cluster: Option<ClusterSeen>,
     pub(super) mistakes: Mistakes,
+    pub(super) doubts: Published<Doubts>,
     pub(super) board: Board,
     /// One a worker.
     pub(super) connections: Vec<Connections>,
@@ -36,12 +38,13 @@ pub(super) struct Told {
 pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
     let reporting = shared.clone();
-    let Told { address, registry, cluster, mistakes, board, connections, log_level, access_log } = told;
+    let Told { address, registry, cluster, mistakes, doubts, board, connections, log_level, access_log } = told;
     let (level, reported) = (log_level.clone(), cluster.clone());
     let tasks = (shared.clone(), connections.clone());
     AdminState {
-        report: Box::new(move || {
-            report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level)
+        report: Box::new(move || StatusReport {
+            registry_warnings: doubts.get().to_vec(),
+            ..report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level)
         }),
         metrics: shared.metrics.clone(),
         health: super::start::health(
@@ -106,6 +109,7 @@ fn report(
         file_problems: mistakes.now(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
         document_problems: document_problems(shared),
+        registry_warnings: Vec::new(),
         registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: level.current(),
