@@ -41,6 +41,21 @@ fn cluster(path: &str, accept: &str) -> Answer {
             }})
             .to_string(),
         ),
+        "/openapi/v2" => answer(
+            200,
+            &json!({
+                "swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.3"},
+                "securityDefinitions": {"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}},
+                "paths": {
+                    "/api/v1/pods": {"get": {"responses": {"200": {"description": "OK", "schema": {"$ref": "#/definitions/Pod"}}}}},
+                    "/apis/things.example.com/v1/things": {"get": {"responses": {"200": {"description": "OK",
+                        "schema": {"$ref": "#/definitions/Stolen"}}}}},
+                    "/version/": {},
+                },
+                "definitions": {"Pod": {"type": "object"}, "Stolen": {"type": "object"}},
+            })
+            .to_string(),
+        ),
         path => answer(200, &json!({"cluster": path}).to_string()),
     }
 }
@@ -250,4 +265,43 @@ async fn one_that_is_not_who_it_should_be_gets_nothing() {
     let status = client.get("/api/v1/secrets").await.refused(503, "ServiceUnavailable");
     assert!(!status.to_string().contains(&wrong.address.to_string()), "{status}");
     assert!(wrong.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openapi_of_version_2_is_the_cluster_s_but_for_what_others_claim() {
+    let world = World::new();
+    let _cluster = start(&world).await;
+    let settings = Settings { all: true, ..Settings::default() };
+    let things = Backend::start(&world, settings, async |request| match request.uri().path() {
+        "/openapi/v2" => answer(
+            200,
+            r#"{"swagger":"2.0","info":{"title":"things","version":"1"},"paths":{"/apis/things.example.com/v1/things":{"post":{}}},
+                "definitions":{"Pod":{"type":"string"}}}"#,
+        ),
+        "/apis/things.example.com/v1" => {
+            answer(200, r#"{"kind":"APIResourceList","groupVersion":"things.example.com/v1","resources":[]}"#)
+        }
+        _ => answer(404, "{}"),
+    })
+    .await;
+    register(&world, &[things.address], &[]);
+    let flag = flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    let client = scene.http2().await;
+    let whole = eventually("both", async || {
+        let whole = client.get("/openapi/v2").await.json();
+        (whole["paths"].as_object().unwrap().len() == 3).then_some(whole)
+    })
+    .await;
+    assert_eq!(
+        (&whole["info"]["title"], &whole["securityDefinitions"]["BearerToken"]["in"]),
+        (&json!("Kubernetes"), &json!("header"))
+    );
+    assert_eq!(whole["paths"]["/apis/things.example.com/v1/things"], json!({"post": {}}));
+    assert_eq!(whole["paths"]["/version/"], json!({}));
+    assert_eq!(
+        whole["definitions"],
+        json!({"Pod": {"type": "object"}, "Pod_v2": {"type": "string"}}),
+        "nothing is left of the stolen"
+    );
 }

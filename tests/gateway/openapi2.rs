@@ -269,3 +269,34 @@ async fn of_a_backend_that_has_only_version_2_there_is_version_3_too() {
     assert_eq!(client.get(&format!("/openapi/v3/{key}")).await.headers["etag"], made.headers["etag"]);
     assert!(old.seen().iter().all(|seen| seen.all("x-remote-user") != ["jane"]), "nothing of it is relayed");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_give_the_same_the_same_tag() {
+    const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let world = World::new();
+    let _parts = backend(&world, "parts", || answer(200, &document("parts.example.com", "a part").to_string())).await;
+    let _things =
+        backend(&world, "things", || answer(200, &document("things.example.com", "a thing").to_string())).await;
+    let mut all = Vec::new();
+    for data in ["--data-dir=/nowhere/one", "--data-dir=/nowhere/two"] {
+        // Each keeps for itself, here nothing.
+        let gateway = world.gateway(&[data]);
+        let client = jane(&world, &gateway).await;
+        let both = eventually("both to be known", async || {
+            let document = client.ask(get("/apis", &[("accept", AGGREGATED)])).await;
+            let current = document.json()["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|it| it["versions"][0]["freshness"] == "Current");
+            (current && document.text().contains("parts.example.com")).then_some(document)
+        })
+        .await;
+        let mut tags = vec![both.headers["etag"].clone()];
+        for path in ["/apis", "/api", "/apis/things.example.com", "/openapi/v3", "/openapi/v2"] {
+            tags.push(client.get(path).await.headers["etag"].clone());
+        }
+        all.push(tags);
+    }
+    assert_eq!(all[0], all[1]);
+}
