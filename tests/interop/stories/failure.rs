@@ -8,7 +8,8 @@ use rustix::process::Signal;
 
 use super::{Trial, TrialWith};
 use crate::world::{
-    Door, Extension, Gateway, Identity, Kubectl, NOT_LET_IN, Stream, Target, World, eventually, kubeconfig, runtime,
+    Door, Extension, Gateway, Identity, Kubectl, NOT_LET_IN, Stream, Target, World, eventually, free_port, kubeconfig,
+    kubectl_run, runtime,
 };
 
 pub(super) const THROUGH: &[(&str, Trial)] = &[
@@ -17,7 +18,10 @@ pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("SIGTERM under load ends with 0 and loses nothing", end_under_load),
 ];
 
-pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("get -w while narthex ends", kubectl_sees_the_end)];
+pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
+    ("get -w while narthex ends", kubectl_sees_the_end),
+    ("wait, when one of two servers is killed, resumes at the other", kubectl_waits_on),
+];
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 
@@ -149,6 +153,63 @@ fn kubectl_sees_the_end(world: &World, kubectl: &Kubectl) {
         let (success, lines) = watch.finish();
         assert!(success, "{lines:?}");
     }
+}
+
+/// Two servers of one API; the one that kubectl's informer watches at is killed. What happens then is seen by the
+/// other's watch.
+fn kubectl_waits_on(world: &World, kubectl: &Kubectl) {
+    let name = format!("twin-{}", kubectl.version.replace('.', "-"));
+    let directory = world.scratch(&name);
+    let start = |which: &str| {
+        let directory = world.scratch(&format!("{name}-{which}"));
+        Extension::start_with(&world.cluster, &world.cluster.admin_kubeconfig, &directory, &name, free_port(), &[])
+    };
+    let mut twins = [start("a"), start("b")];
+    let gateway_name = format!("narthex-before-{name}");
+    let registry = directory.join(format!("{gateway_name}-registry"));
+    std::fs::create_dir_all(&registry).unwrap();
+    let second = format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {name}-second, namespace: {name}, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+         addressType: IPv4\nports: [{{name: https, port: {}}}]\nendpoints: [{{addresses: [127.0.0.1]}}]\n",
+        twins[1].door.port
+    );
+    std::fs::write(registry.join("second.yaml"), second).unwrap();
+    let gateway = Gateway::start(&world.cluster, &twins[0], &directory, &gateway_name, &[]);
+    let (door, jane) = (&gateway.door, world.cluster.jane());
+    let kubeconfig = kubeconfig::write(&directory, "jane", &door.url(), &door.authority, Some(jane));
+    let namespace = format!("{name}-{:08x}", fastrand::u32(..));
+    world.cluster.create_namespace(&namespace);
+    let command = |words: &[&str]| {
+        let mut command = kubectl.command(&kubeconfig, &directory);
+        command.arg(format!("--namespace={namespace}")).args(words);
+        command
+    };
+    let document = serde_json::json!({
+        "apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder",
+        "metadata": {"name": "slow"}, "spec": {"reference": "begun"},
+    });
+    door.create(jane, &format!("/apis/wardle.example.com/v1alpha1/namespaces/{namespace}/flunders"), &document);
+    let waiting = Stream::start(command(&["wait", "flunder/slow", "--for=jsonpath={.metadata.labels.done}=yes"]));
+    // Which of these is watched at, as of the last second.
+    let watched = |twins: &[&Extension]| {
+        eventually("kubectl to watch", || {
+            let metrics = door.get(Some(world.cluster.admin()), "/metrics")?.text();
+            let busy = |twin: &&Extension| {
+                let endpoint = format!("endpoint=\"127.0.0.1:{}\"}} 1", twin.door.port);
+                metrics.lines().any(|line| line.starts_with("narthex_backend_inflight{") && line.ends_with(&endpoint))
+            };
+            twins.iter().position(busy).ok_or_else(|| "nobody is watched at".to_owned())
+        })
+    };
+    let first = watched(&[&twins[0], &twins[1]]);
+    twins[first].process.signal(Signal::KILL);
+    twins[first].process.wait();
+    watched(&[&twins[1 - first]]);
+    let labelled = kubectl_run(command(&["label", "flunder", "slow", "done=yes"]), "");
+    assert!(labelled.status.success(), "{}", String::from_utf8_lossy(&labelled.stderr));
+    let (success, lines) = waiting.finish();
+    assert!(success && lines.iter().any(|line| line.contains("condition met")), "{lines:?}");
 }
 
 /// Requests without end, until narthex lets nobody in any more.
