@@ -210,6 +210,64 @@ async fn one_of_five_takes_ten_seconds_an_answer() {
     assert_eq!(sample(&five.gateway, "narthex_circuit_state{apiservice=\"v1.one.example.com\"}").await, Some(0.0));
 }
 
+/// Those who waited for a backend to come back do not end it by coming all at once: it gets eight requests, and then as
+/// many more as it has answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_back_is_not_overrun() {
+    let world = World::new();
+    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let scene = Scene::at(world, &[address], &[]);
+    let client = scene.http2().await;
+    eventually("the backend to be known as away", async || {
+        let answer = client.get(THINGS).await;
+        (answer.json()["details"]["causes"][0]["reason"] == "FailedDiscoveryCheck").then_some(())
+    })
+    .await;
+    let over = Arc::new(AtomicBool::new(false));
+    let mut crowd = JoinSet::new();
+    for _ in 0..100 {
+        // Several connections, so that all workers have a part in it.
+        let (client, over) = (scene.http2().await, over.clone());
+        crowd.spawn(async move {
+            while !over.load(Ordering::SeqCst) {
+                let answer = client.get(THINGS).await;
+                if answer.status != 200 {
+                    answer.refused(503, "ServiceUnavailable");
+                    assert!(answer.headers.contains_key("retry-after"));
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        });
+    }
+    // Under way, answered, and the most there ever were more than that.
+    let counts = Arc::new(std::sync::Mutex::new((0_usize, 0_usize, 0_usize)));
+    let counted = counts.clone();
+    let _back = Backend::start(&scene.world, Settings { address, ..Settings::default() }, move |request| {
+        let counts = counted.clone();
+        {
+            let (running, answered, most) = &mut *counts.lock().unwrap();
+            *running += 1;
+            *most = (*most).max(running.saturating_sub(*answered));
+        }
+        async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            {
+                let (running, answered, _) = &mut *counts.lock().unwrap();
+                *running -= 1;
+                *answered += 1;
+            }
+            signed("back", request).await
+        }
+    })
+    .await;
+    eventually("all to be served", async || (counts.lock().unwrap().1 > 1000).then_some(())).await;
+    over.store(true, Ordering::SeqCst);
+    crowd.join_all().await;
+    // Two threads may each let one through at the same moment.
+    let most = counts.lock().unwrap().2;
+    assert!((1..=12).contains(&most), "{most} at once beyond what was answered");
+}
+
 /// Whoever is turned away reads why, and when to come again, in the encoding they accept.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_in_the_clients_encoding() {
