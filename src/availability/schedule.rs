@@ -102,10 +102,18 @@ pub async fn run(
     let judges = Judges { board: &board, witness: &witness };
     let mut running = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + '_>>>::new();
     let mut subjects: HashMap<String, Subject> = HashMap::new();
+    let mut seen = None;
     loop {
         let now = registry.get();
+        let services = seen.as_ref().and_then(|mark| now.only_endpoints_since(mark));
+        seen = Some(now.mark());
+        // All that may lead elsewhere than before.
+        let moved = |one: &ApiService| match &services {
+            Some(services) => one.backend.is_one_of(services),
+            None => true,
+        };
         subjects.retain(|name, subject| {
-            let stays = now.api_service(name).is_some();
+            let stays = services.is_some() || now.api_service(name).is_some();
             if !stays {
                 subject.watch.abort();
                 board.forget(name);
@@ -113,7 +121,7 @@ pub async fn run(
             }
             stays
         });
-        for api_service in &now.api_services {
+        for api_service in now.api_services.iter().filter(|one| moved(one)) {
             let place = resolve(api_service, &now, rules);
             let known = subjects.get(&api_service.name);
             if known.is_some_and(|known| Arc::ptr_eq(&known.api_service, api_service) && known.place == place) {

@@ -10,6 +10,7 @@ mod follow;
 mod followed_file;
 mod problem;
 mod published;
+mod sharded;
 mod socket;
 mod written;
 
@@ -22,5 +23,6 @@ pub use follow::{Follower, is_passing};
 pub use followed_file::{Followed, FollowedFile, OnFailure};
 pub use problem::{Problem, Problems};
 pub use published::{Published, Publisher, changed_if_any};
+pub use sharded::Sharded;
 pub use socket::set_up;
 pub use written::{replace, write_new};

@@ -70,6 +70,15 @@ pub enum Backend {
     Url(UrlBackend),
 }
 
+impl Backend {
+    /// Whether it is one of these Services, as [`super::Registry::only_endpoints_since`] names them.
+    pub fn is_one_of(&self, services: &[&str]) -> bool {
+        let Backend::Service(reference) = self else { return false };
+        let is = |service: &&str| service.split_once('/') == Some((&reference.namespace, &reference.name));
+        services.iter().any(is)
+    }
+}
+
 /// `spec.service`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReference {

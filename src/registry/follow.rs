@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cluster::{ClusterState, Followed, Statuses, Watching};
 use super::last_good::LastGood;
 use super::scan::Scan;
-use super::snapshot::{Contents, Registry, Settings};
+use super::snapshot::{Contents, Registry, Settings, service_key};
 use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
 
 /// A registry directory that was right when it was opened.
@@ -46,14 +46,30 @@ impl Following {
         // What a directory says alone is published already.
         let mut problems = (Problems::default(), Problems::default());
         loop {
+            let mut whole = true;
             tokio::select! {
                 () = changed(directory.as_mut()) => {
                     if let Some(directory) = &mut directory {
                         problems.0 = directory.state.update(Scan::of(&directory.settings.dir)).problems;
                     }
                 }
-                () = said(cluster.as_ref()) => {}
+                () = said(cluster.as_ref()) => whole = false,
                 () = drain.reached(Phase::Ending) => return,
+            }
+            // What comes most often is endpoints, and that costs what they are.
+            if let (false, Some((theirs, changed))) = (whole, cluster.as_mut().and_then(Followed::take_endpoints)) {
+                let changed = changed.into_iter().filter(|((namespace, name), _)| {
+                    !directory.as_ref().is_some_and(|directory| directory.state.has_service(namespace, name))
+                });
+                let changed: Vec<_> =
+                    changed.map(|((namespace, name), slices)| (service_key(&namespace, &name), slices)).collect();
+                if !changed.is_empty() {
+                    let version = directory.as_ref().map_or(0, |directory| directory.state.version) + theirs;
+                    let registry = publisher.reader().get().with_endpoints(version, changed);
+                    tracing::debug!(version, "endpoints changed");
+                    publisher.publish(Arc::new(registry));
+                }
+                continue;
             }
             let ours = directory.as_ref().map(|directory| directory.state.contents()).unwrap_or_default();
             let mut version = directory.as_ref().map_or(0, |directory| directory.state.version);
@@ -75,8 +91,9 @@ impl Following {
                 continue;
             }
             let mut registry = Registry::of(contents);
-            (registry.version, registry.problems, registry.complete) = (version, now, complete);
-            registry.warnings.extend(hidden.into_iter().map(|place| {
+            registry.is_version(version);
+            (registry.problems, registry.complete) = (now, complete);
+            Arc::make_mut(&mut registry.warnings).extend(hidden.into_iter().map(|place| {
                 Problem::new(place, "the registry directory has one of the same name, which is used instead")
             }));
             telling.tell(&registry, &mut mistake);
@@ -102,7 +119,7 @@ async fn said(cluster: Option<&Followed>) {
 /// What the log was told.
 struct Telling {
     problems: Problems,
-    warnings: Vec<Problem>,
+    warnings: Arc<Vec<Problem>>,
     version: u64,
 }
 

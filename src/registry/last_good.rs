@@ -87,8 +87,13 @@ impl LastGood {
         self.version += u64::from(changed);
         let mut registry = Registry::of(self.contents());
         registry.problems = problems;
-        registry.version = self.version;
+        registry.is_version(self.version);
         registry
+    }
+
+    /// Whether this Service is known.
+    pub(super) fn has_service(&self, namespace: &str, name: &str) -> bool {
+        self.objects.contains_key(&("Service", namespace.to_owned(), name.to_owned()))
     }
 
     /// What is known.

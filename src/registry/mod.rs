@@ -29,5 +29,5 @@ pub use long_running::LongRunning;
 pub use names::is_subdomain as is_object_name;
 pub use resolve::{Resolved, Rules, Unavailable, Zone, resolve};
 pub use service::{Origin, Service, ServicePort, ServiceType};
-pub use snapshot::{Registry, Settings, load, read};
+pub use snapshot::{Mark, Registry, Settings, load, read};
 pub use url_backend::UrlBackend;

@@ -1,6 +1,6 @@
 //! The snapshot: what exists, judged and sorted.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::last_good::LastGood;
 use super::scan::Scan;
 use super::service::{Service, ServiceType};
 use crate::kubeapi::compare_kube_aware;
-use crate::process::{Problem, Problems};
+use crate::process::{Problem, Problems, Sharded};
 
 /// Where the registry is, and what it may say.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Both together. Of two with the same name this one's counts; with a Service come its endpoints. The places of
+    /// Both together. Of two with the same name this one's counts; who has a Service has its endpoints. The places of
     /// the APIServices that do not count are given back.
     pub(super) fn over(mut self, mut other: Contents) -> (Contents, Vec<String>) {
         let mut hidden = Vec::new();
@@ -77,6 +77,9 @@ impl Contents {
             self.services.iter().map(|one| (one.namespace.as_str(), one.name.as_str())).collect();
         other.services.retain(|one| !ours.contains(&(one.namespace.as_str(), one.name.as_str())));
         other.endpoint_slices.retain(|one| !ours.contains(&(one.namespace.as_str(), one.service.as_str())));
+        let theirs: HashSet<(&str, &str)> =
+            other.services.iter().map(|one| (one.namespace.as_str(), one.name.as_str())).collect();
+        self.endpoint_slices.retain(|one| !theirs.contains(&(one.namespace.as_str(), one.service.as_str())));
         self.api_services.append(&mut other.api_services);
         self.services.append(&mut other.services);
         self.endpoint_slices.append(&mut other.endpoint_slices);
@@ -96,14 +99,33 @@ pub struct Registry {
     /// What is wrong now: the objects meant are as they last were when they were right.
     pub problems: Problems,
     /// What is allowed but deserves a second look.
-    pub warnings: Vec<Problem>,
+    pub warnings: Arc<Vec<Problem>>,
     /// Whether every source has said all there is at least once: what is not here does not exist.
     pub complete: bool,
     /// Namespaces that a kube-apiserver does not let us look into, and what it says of that.
-    refused: BTreeMap<String, String>,
-    services: BTreeMap<(String, String), Arc<Service>>,
-    endpoint_slices: BTreeMap<(String, String), Vec<Arc<EndpointSlice>>>,
+    refused: Arc<BTreeMap<String, String>>,
+    by_name: Sharded<Arc<ApiService>>,
+    /// By namespace and name of the Service.
+    services: Sharded<Arc<Service>>,
+    /// By namespace and name of the Service.
+    endpoint_slices: Sharded<Arc<[Arc<EndpointSlice>]>>,
+    /// The same for all snapshots between which nothing but endpoints changed.
+    lineage: Arc<()>,
+    /// Of what changed after this version, everything is in `lately`.
+    settled: u64,
+    /// The Services whose endpoints did, and the version that each made.
+    lately: VecDeque<(u64, Arc<str>)>,
 }
+
+/// A snapshot, to compare a later one with.
+#[derive(Clone)]
+pub struct Mark {
+    lineage: Arc<()>,
+    version: u64,
+}
+
+/// Whoever looks at a snapshot more seldom than this has to look at all of it.
+const LATELY: usize = 128;
 
 impl Registry {
     /// What nobody says anything of.
@@ -113,20 +135,51 @@ impl Registry {
 
     /// The APIService of this name.
     pub fn api_service(&self, name: &str) -> Option<&Arc<ApiService>> {
-        self.api_services.iter().find(|one| one.name == name)
+        self.by_name.get(name)
     }
 
     /// The Service of this namespace and name.
     pub fn service(&self, namespace: &str, name: &str) -> Option<&Arc<Service>> {
-        self.services.get(&(namespace.to_owned(), name.to_owned()))
+        self.services.get(&service_key(namespace, name))
     }
 
     /// The EndpointSlices of a Service; its Endpoints only if there is no slice.
     pub fn endpoint_slices_of(&self, namespace: &str, service: &str) -> Vec<Arc<EndpointSlice>> {
-        let all = self.endpoint_slices.get(&(namespace.to_owned(), service.to_owned()));
-        let all = all.map(Vec::as_slice).unwrap_or_default();
+        let all = self.endpoint_slices.get(&service_key(namespace, service));
+        let all = all.map(AsRef::as_ref).unwrap_or_default();
         let modern = all.iter().any(|slice| !slice.legacy);
         all.iter().filter(|slice| slice.legacy != modern).cloned().collect()
+    }
+
+    /// To ask a later snapshot what changed since this one.
+    pub fn mark(&self) -> Mark {
+        Mark { lineage: self.lineage.clone(), version: self.version }
+    }
+
+    /// The Services whose endpoints changed since `mark`, as `namespace/name`; nothing if more than endpoints changed,
+    /// or it is too long ago.
+    pub fn only_endpoints_since(&self, mark: &Mark) -> Option<Vec<&str>> {
+        if !Arc::ptr_eq(&self.lineage, &mark.lineage) || mark.version < self.settled {
+            return None;
+        }
+        Some(self.lately.iter().filter(|(at, _)| *at > mark.version).map(|(_, service)| service.as_ref()).collect())
+    }
+
+    /// The same with other endpoints of some Services, which costs what they are, whatever else there is.
+    pub(super) fn with_endpoints(&self, version: u64, changed: Vec<(String, Vec<Arc<EndpointSlice>>)>) -> Registry {
+        let mut registry = Registry { version, ..self.clone() };
+        for (service, slices) in changed {
+            if slices.is_empty() {
+                registry.endpoint_slices.remove(&service);
+            } else {
+                registry.endpoint_slices.insert(&service, slices.into());
+            }
+            registry.lately.push_back((version, service.into()));
+            if registry.lately.len() > LATELY {
+                registry.settled = registry.lately.pop_front().map_or(registry.settled, |(version, _)| version);
+            }
+        }
+        registry
     }
 
     /// Why nobody knows which Services there are in `namespace`, if that is so.
@@ -137,23 +190,34 @@ impl Registry {
     /// Sorts what was found and looks for what deserves a second look.
     pub(super) fn of(contents: Contents) -> Registry {
         let Contents { mut api_services, services, endpoint_slices, refused } = contents;
-        let mut registry = Registry { refused, complete: true, ..Registry::default() };
+        let mut registry = Registry { refused: Arc::new(refused), complete: true, ..Registry::default() };
         for one in services {
-            registry.services.insert((one.namespace.clone(), one.name.clone()), one);
+            registry.services.insert(&service_key(&one.namespace, &one.name), one);
         }
+        let mut by_service: BTreeMap<String, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
         for one in endpoint_slices {
-            let service = (one.namespace.clone(), one.service.clone());
-            registry.endpoint_slices.entry(service).or_default().push(one);
+            by_service.entry(service_key(&one.namespace, &one.service)).or_default().push(one);
         }
+        for (service, slices) in by_service {
+            registry.endpoint_slices.insert(&service, slices.into());
+        }
+        let mut warnings = Vec::new();
         for (place, one) in &api_services {
-            registry.warn(place, one);
+            registry.warn(place, one, &mut warnings);
+            registry.by_name.insert(&one.name, one.clone());
         }
+        registry.warnings = Arc::new(warnings);
         sort(&mut api_services);
         registry.api_services = api_services.into_iter().map(|(_, one)| one).collect();
         registry
     }
 
-    fn warn(&mut self, place: &str, one: &ApiService) {
+    /// This is the version; whoever knows another snapshot has to look at all of it.
+    pub(super) fn is_version(&mut self, version: u64) {
+        (self.version, self.settled) = (version, version);
+    }
+
+    fn warn(&self, place: &str, one: &ApiService, warnings: &mut Vec<Problem>) {
         let mut external = false;
         if let Backend::Service(reference) = &one.backend {
             let (name, namespace) = (&reference.name, &reference.namespace);
@@ -161,7 +225,7 @@ impl Registry {
                 None if self.refused.contains_key(namespace) => {}
                 None => {
                     let message = format!("service/{name} in {namespace:?} is not there: unavailable until it is");
-                    self.warnings.push(Problem::field(place, "spec.service", message));
+                    warnings.push(Problem::field(place, "spec.service", message));
                 }
                 Some(service) => external = service.kind == ServiceType::ExternalName,
             }
@@ -172,12 +236,17 @@ impl Registry {
             } else {
                 "the backend's certificate is not verified: whoever can answer in its place can read and forge"
             };
-            self.warnings.push(Problem::field(place, "spec.insecureSkipTLSVerify", message));
+            warnings.push(Problem::field(place, "spec.insecureSkipTLSVerify", message));
         } else if one.ca_bundle.is_none() && matches!(one.backend, Backend::Service(_)) {
             let message = "none given: any authority that this machine trusts may vouch for the backend";
-            self.warnings.push(Problem::field(place, "spec.caBundle", message));
+            warnings.push(Problem::field(place, "spec.caBundle", message));
         }
     }
+}
+
+/// A Service as a key: no namespace has a slash.
+pub(super) fn service_key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
 }
 
 /// Groups by their highest priority, of equals the one with the first name; inside a group versions by

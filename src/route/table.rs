@@ -7,8 +7,8 @@ use crate::availability::{Availability, Board, Obstacle, Standing};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Turned;
-use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
-use crate::registry::{ApiService, Backend, DELEGATE, Registry, Resolved, Rules, Unavailable, resolve};
+use crate::process::{Drain, Phase, Published, Publisher, Sharded, changed_if_any};
+use crate::registry::{ApiService, Backend, DELEGATE, Mark, Registry, Resolved, Rules, Unavailable, resolve};
 
 use super::inflight::{Hand, Inflight, Place};
 
@@ -28,14 +28,17 @@ pub struct Route {
 }
 
 /// All routes, by group and version. Immutable; the next one shares the routes that did not change.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Table {
-    by_group: HashMap<Box<str>, Vec<Arc<Route>>>,
+    by_group: Sharded<Arc<[Arc<Route>]>>,
+    by_name: Sharded<Arc<Route>>,
     /// In the order of discovery, those without a backend too.
     all: Vec<Arc<Route>>,
     delegate: Option<Arc<Route>>,
     /// Whether every source of the registry has spoken: a path that is not here belongs to nobody here.
     pub complete: bool,
+    /// The registry that it was made of.
+    of: Option<Mark>,
 }
 
 /// A route that can be taken now: it leads somewhere, and it is not known that nobody answers there.
@@ -51,15 +54,45 @@ const RETRY_AFTER: u32 = 5;
 impl Table {
     /// The routes of `registry`; those that are as in `previous` are taken from there.
     pub fn build(registry: &Registry, rules: Rules, board: &Board, previous: Option<&Table>) -> Table {
-        let mut table = Table { complete: registry.complete, ..Table::default() };
+        let mut table = Table { complete: registry.complete, of: Some(registry.mark()), ..Table::default() };
+        if let Some(previous) = previous
+            && let Some(services) = previous.of.as_ref().and_then(|mark| registry.only_endpoints_since(mark))
+        {
+            return previous.with_endpoints(&services, registry, rules, board);
+        }
+        let mut by_group: HashMap<&str, Vec<Arc<Route>>> = HashMap::new();
         for api_service in &registry.api_services {
             let before = previous.and_then(|table| table.by_name(&api_service.name));
             let route = Route::new(api_service, resolve(api_service, registry, rules), board, before);
             table.all.push(route.clone());
+            table.by_name.insert(&api_service.name, route.clone());
             // One without a backend claims no path: whoever owns the unclaimed ones answers.
             if api_service.backend != Backend::Local {
-                table.by_group.entry(api_service.group.as_str().into()).or_default().push(route);
+                by_group.entry(&api_service.group).or_default().push(route);
             }
+        }
+        for (group, routes) in by_group {
+            table.by_group.insert(group, routes.into());
+        }
+        table
+    }
+
+    /// The same with other endpoints behind these Services.
+    fn with_endpoints(&self, services: &[&str], registry: &Registry, rules: Rules, board: &Board) -> Table {
+        let mut table = Table { of: Some(registry.mark()), ..self.clone() };
+        for route in &mut table.all {
+            let api_service = &route.api_service;
+            if !api_service.backend.is_one_of(services) {
+                continue;
+            }
+            let next = Route::new(api_service, resolve(api_service, registry, rules), board, Some(route));
+            table.by_name.insert(&api_service.name, next.clone());
+            if let Some(routes) = table.by_group.get(&api_service.group) {
+                let replaced = |one: &Arc<Route>| if Arc::ptr_eq(one, route) { next.clone() } else { one.clone() };
+                let routes = routes.iter().map(replaced).collect();
+                table.by_group.insert(&api_service.group, routes);
+            }
+            *route = next;
         }
         table
     }
@@ -101,7 +134,7 @@ impl Table {
 
     /// Whether any version of `group` has a route.
     pub fn has_group(&self, group: &str) -> bool {
-        self.by_group.contains_key(group)
+        self.by_group.get(group).is_some()
     }
 
     /// The route of whatever no APIService claims, if there is a delegate.
@@ -114,7 +147,7 @@ impl Table {
         if name == DELEGATE {
             return self.delegate();
         }
-        self.all.iter().find(|route| route.api_service.name == name)
+        self.by_name.get(name)
     }
 
     /// All routes there are, the delegate's last.

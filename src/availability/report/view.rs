@@ -83,13 +83,16 @@ fn same_to_clients(a: &Condition, b: &Condition) -> bool {
 pub async fn follow(mut registry: Published<Registry>, board: Board, publisher: Publisher<View>, mut drain: Drain) {
     let mut changes = board.changes();
     let reader = publisher.reader();
+    let mut look = true;
     loop {
-        let next = reader.get().next(&registry.get(), |name| board.of(name).condition());
-        if let Some(next) = next {
+        let known = registry.get();
+        if look && let Some(next) = reader.get().next(&known, |name| board.of(name).condition()) {
             publisher.publish(Arc::new(next));
         }
+        look = true;
         tokio::select! {
-            () = registry.changed() => {}
+            // Where its endpoints are, an APIService does not say.
+            () = registry.changed() => look = registry.load().only_endpoints_since(&known.mark()).is_none(),
             Ok(()) = changes.changed() => {}
             () = drain.reached(Phase::Ending) => return,
         }

@@ -60,6 +60,10 @@ impl<T> Collection<T> {
         self.objects.remove(name).is_some()
     }
 
+    pub(super) fn get(&self, name: &str) -> Option<&T> {
+        self.objects.get(name)
+    }
+
     pub(super) fn has(&self, name: &str) -> bool {
         self.objects.contains_key(name)
     }

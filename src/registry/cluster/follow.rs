@@ -11,7 +11,7 @@ use futures_util::future::Abortable;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
-use super::known::{Kind, Known};
+use super::known::{Kind, Known, ServiceEndpoints};
 use super::state::ClusterState;
 use super::statuses::Statuses;
 use crate::egress::Resolver;
@@ -128,6 +128,20 @@ impl Followed {
         }
     }
 
+    /// Takes what changed, if it is nothing but endpoints: the version, and the Services with those they have now.
+    pub(in crate::registry) fn take_endpoints(&mut self) -> Option<(u64, Vec<ServiceEndpoints>)> {
+        let taken = {
+            let mut known = self.shared.known.borrow_mut();
+            known.only_endpoints().map(|changed| (known.version, changed))
+        };
+        let taken = taken.filter(|_| self.now.complete);
+        if taken.is_some() {
+            self.shared.dirty.set(false);
+            self.tell(true);
+        }
+        taken
+    }
+
     /// Takes what changed: begins and ends watches as the APIServices ask for it, those of `others` too.
     pub(in crate::registry) fn take<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Taken {
         self.shared.dirty.set(false);
@@ -153,6 +167,8 @@ impl Followed {
             self.begin(Kind::EndpointSlices(name.clone()));
         }
         let mut known = self.shared.known.borrow_mut();
+        // All is taken, these with it.
+        let _ = known.only_endpoints();
         let complete = self.now.complete || known.is_complete(&wanted);
         let taken = Taken { contents: known.contents(), problems: known.problems(), version: known.version, complete };
         drop(known);

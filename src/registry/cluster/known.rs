@@ -40,9 +40,16 @@ pub(super) struct Known {
     problems: BTreeMap<(Kind, String), Vec<Problem>>,
     /// Counts what changed.
     pub(super) version: u64,
+    /// The Services whose EndpointSlices changed since this was last asked, by namespace and name.
+    endpoints: BTreeSet<(String, String)>,
+    /// Whether anything else did.
+    otherwise: bool,
     /// Counts what was said that somebody may want to look at, be it a mistake.
     pub(super) heard: u64,
 }
+
+/// A Service, by namespace and name, and its EndpointSlices.
+pub(super) type ServiceEndpoints = ((String, String), Vec<Arc<EndpointSlice>>);
 
 #[derive(Default)]
 struct Namespace {
@@ -69,6 +76,8 @@ impl Known {
             problems: BTreeMap::new(),
             version: 0,
             heard: 0,
+            endpoints: BTreeSet::new(),
+            otherwise: false,
         }
     }
 
@@ -106,13 +115,16 @@ impl Known {
             Kind::EndpointSlices(namespace) => {
                 let one = object::endpoint_slice(read, &mut problems);
                 let slices = &mut self.namespaces.entry(namespace.clone()).or_default().slices;
+                let services = |one: Option<&Arc<EndpointSlice>>| one.map(|one| one.service.clone());
+                let mut touched = vec![services(slices.get(&name))];
                 let changed = match one {
                     // One that belongs to no Service, or has no addresses: none of ours.
                     Ok(None) => slices.remove(&name),
                     Ok(Some(one)) => slices.put(&name, Some(Arc::new(one)), listed, PartialEq::eq),
                     Err(object::Wrong) => slices.put(&name, None, listed, PartialEq::eq),
                 };
-                self.counts(changed);
+                touched.push(services(slices.get(&name)));
+                self.endpoints_change(namespace, changed, touched);
             }
         }
         self.tell(kind, name, problems);
@@ -146,6 +158,7 @@ impl Known {
         self.problems.retain(|(of, name), _| of != kind || listed.contains(name));
         self.counts(changed);
         self.heard += 1;
+        self.otherwise = true;
     }
 
     /// An object is gone.
@@ -157,10 +170,17 @@ impl Known {
                 self.api_services.remove(&name)
             }
             Kind::Services(namespace) => self.namespace(namespace).services.remove(&name),
-            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.remove(&name),
+            Kind::EndpointSlices(namespace) => {
+                let slices = &mut self.namespaces.entry(namespace.clone()).or_default().slices;
+                let touched = slices.get(&name).map(|one| one.service.clone());
+                let gone = slices.remove(&name);
+                self.endpoints_change(namespace, gone, vec![touched]);
+                self.untell(kind, name);
+                return;
+            }
         };
         self.counts(gone);
-        self.problems.remove(&(kind.clone(), name));
+        self.untell(kind, name);
     }
 
     /// The API server refuses a collection. That of a namespace of which nothing is known is settled by it: the
@@ -224,9 +244,36 @@ impl Known {
         self.namespaces.entry(name.to_owned()).or_default()
     }
 
+    /// What changed since this was last asked, if it is nothing but endpoints: each Service with those it has now.
+    pub(super) fn only_endpoints(&mut self) -> Option<Vec<ServiceEndpoints>> {
+        let endpoints = std::mem::take(&mut self.endpoints);
+        if std::mem::take(&mut self.otherwise) {
+            return None;
+        }
+        let all = |(namespace, service): (String, String)| {
+            let slices = self.namespaces.get(&namespace).map(|one| one.slices.values());
+            let slices = slices.into_iter().flatten().filter(|one| one.service == service).cloned().collect();
+            ((namespace, service), slices)
+        };
+        Some(endpoints.into_iter().map(all).collect())
+    }
+
     fn counts(&mut self, changed: bool) {
         self.version += u64::from(changed);
         self.heard += u64::from(changed);
+        self.otherwise |= changed;
+    }
+
+    fn endpoints_change(&mut self, namespace: &str, changed: bool, services: Vec<Option<String>>) {
+        if changed {
+            self.version += 1;
+            self.heard += 1;
+            self.endpoints.extend(services.into_iter().flatten().map(|service| (namespace.to_owned(), service)));
+        }
+    }
+
+    fn untell(&mut self, kind: &Kind, name: String) {
+        self.tell(kind, name, Problems::default());
     }
 
     fn tell(&mut self, kind: &Kind, name: String, problems: Problems) {
@@ -236,6 +283,7 @@ impl Known {
             false => (self.problems.insert(key, problems.0.clone()), Some(problems.0)),
         };
         self.heard += u64::from(before != now);
+        self.otherwise |= before != now;
     }
 }
 

@@ -26,7 +26,7 @@ use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
 use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
-use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Registry, Rules};
+use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Mark, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
 use crate::tls::server::{self, InUse, ServingPublishers, Trust};
@@ -170,9 +170,14 @@ impl Knowing {
         loop {
             let registry = self.registry.get();
             let delegate = self.delegate.as_ref().map(Published::get);
-            let now = (registry.version, delegate.as_ref().map(Arc::as_ptr));
-            if told != Some(now) {
-                told = Some(now);
+            let now = (registry.mark(), delegate.as_ref().map(Arc::as_ptr));
+            // Documents do not depend on where endpoints are.
+            let same = |(mark, before): &(Mark, Option<*const ApiService>)| {
+                *before == now.1 && registry.only_endpoints_since(mark).is_some()
+            };
+            let same = told.as_ref().is_some_and(same);
+            told = Some(now);
+            if !same {
                 let known: Vec<Known> =
                     registry.api_services.iter().chain(&delegate).map(|one| Known::of(one)).collect();
                 discovery.follow(known.clone());

@@ -1,0 +1,76 @@
+//! A map for snapshots: the next one shares with the last all but the small part in which something changed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// So many parts: of a thousand entries a change copies sixteen.
+const SHARDS: usize = 64;
+
+/// Values by name. To clone it costs the same whatever it holds.
+pub struct Sharded<V>(Vec<Arc<HashMap<Box<str>, V>>>);
+
+impl<V> Default for Sharded<V> {
+    fn default() -> Sharded<V> {
+        let empty = Arc::new(HashMap::new());
+        Sharded(vec![empty; SHARDS])
+    }
+}
+
+impl<V> Clone for Sharded<V> {
+    fn clone(&self) -> Sharded<V> {
+        Sharded(self.0.clone())
+    }
+}
+
+impl<V> Sharded<V> {
+    /// What `name` stands for.
+    pub fn get(&self, name: &str) -> Option<&V> {
+        self.0.get(shard(name))?.get(name)
+    }
+}
+
+impl<V: Clone> Sharded<V> {
+    /// Has `name` stand for `value`; clones of before do not notice.
+    pub fn insert(&mut self, name: &str, value: V) {
+        if let Some(shard) = self.0.get_mut(shard(name)) {
+            Arc::make_mut(shard).insert(name.into(), value);
+        }
+    }
+
+    /// Has `name` stand for nothing.
+    pub fn remove(&mut self, name: &str) {
+        if let Some(shard) = self.0.get_mut(shard(name)).filter(|shard| shard.contains_key(name)) {
+            Arc::make_mut(shard).remove(name);
+        }
+    }
+}
+
+/// FNV-1a: names are not chosen to be in one shard, and if they were, it would be a map like any other.
+fn shard(name: &str) -> usize {
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    (hash >> 32) as usize % SHARDS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clone_keeps_what_it_had_and_shares_the_rest() {
+        let mut one = Sharded::default();
+        for number in 0..1000 {
+            one.insert(&format!("v1.group-{number}.io"), number);
+        }
+        let mut two = one.clone();
+        two.insert("v1.group-7.io", 0);
+        two.remove("v1.group-8.io");
+        two.remove("nobody");
+        assert_eq!((one.get("v1.group-7.io"), two.get("v1.group-7.io")), (Some(&7), Some(&0)));
+        assert_eq!((one.get("v1.group-8.io"), two.get("v1.group-8.io")), (Some(&8), None));
+        let shared = one.0.iter().zip(&two.0).filter(|(a, b)| Arc::ptr_eq(a, b)).count();
+        assert!(shared >= SHARDS - 2, "{shared}");
+        assert!(one.0.iter().all(|shard| shard.len() < 40), "spread evenly enough");
+    }
+}
