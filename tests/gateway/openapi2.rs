@@ -278,9 +278,9 @@ async fn replicas_give_the_same_the_same_tag() {
     let _things =
         backend(&world, "things", || answer(200, &document("things.example.com", "a thing").to_string())).await;
     let mut all = Vec::new();
-    for data in ["--data-dir=/nowhere/one", "--data-dir=/nowhere/two"] {
-        // Each keeps for itself, here nothing.
-        let gateway = world.gateway(&[data]);
+    for data in ["one", "two"] {
+        // Each keeps for itself.
+        let gateway = world.gateway(&[&format!("--data-dir={}", world.path(data).display())]);
         let client = jane(&world, &gateway).await;
         let both = eventually("both to be known", async || {
             let document = client.ask(get("/apis", &[("accept", AGGREGATED)])).await;
