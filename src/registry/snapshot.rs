@@ -305,6 +305,36 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_changed_since_a_snapshot_is_known_for_a_while() {
+        let priorities = "groupPriorityMinimum: 1, versionPriority: 1";
+        let first = registry(&api_service("v1.a.io", &format!("{priorities}, service: {{name: a, namespace: ns}}")));
+        let slices = || {
+            vec![Arc::new(EndpointSlice {
+                namespace: "ns".to_owned(),
+                name: "one".to_owned(),
+                service: "a".to_owned(),
+                legacy: false,
+                subsets: Vec::new(),
+            })]
+        };
+        let second = first.with_endpoints(2, vec![("ns/a".to_owned(), slices())]);
+        let third = second.with_endpoints(3, vec![("ns/a".to_owned(), Vec::new()), ("ns/b".to_owned(), slices())]);
+        assert_eq!(third.only_endpoints_since(&first.mark()), Some(vec!["ns/a", "ns/a", "ns/b"]));
+        assert_eq!(third.only_endpoints_since(&second.mark()), Some(vec!["ns/a", "ns/b"]));
+        assert_eq!(third.only_endpoints_since(&third.mark()), Some(Vec::new()));
+        let count = |registry: &Registry, service| registry.endpoint_slices_of("ns", service).len();
+        assert_eq!((count(&first, "a"), count(&second, "a"), count(&third, "a"), count(&third, "b")), (0, 1, 0, 1));
+        // Another registry, of the same version or not.
+        assert_eq!(registry("").only_endpoints_since(&first.mark()), None);
+        let mut last = third.clone();
+        for version in 4..4 + LATELY as u64 {
+            last = last.with_endpoints(version, vec![("ns/a".to_owned(), slices())]);
+        }
+        assert_eq!(last.only_endpoints_since(&second.mark()), None, "too long ago");
+        assert_eq!(last.only_endpoints_since(&third.mark()).map(|all| all.len()), Some(LATELY));
+    }
+
+    #[test]
     fn what_is_allowed_but_risky_is_a_warning() {
         let priorities = "groupPriorityMinimum: 1, versionPriority: 1";
         let text = api_service("v1.a.io", &format!("{priorities}, service: {{name: a, namespace: ns}}"))

@@ -14,6 +14,7 @@ mod bodies;
 mod browsers;
 mod client;
 mod cluster;
+mod costs;
 mod delegate;
 mod delegated;
 mod discovery;

@@ -246,6 +246,16 @@ impl Gateway {
         .await
     }
 
+    /// CPU time of all its threads so far.
+    pub(crate) fn cpu(&self) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let spent = tasks.filter_map(|task| {
+            let schedule = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            schedule.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(spent.sum())
+    }
+
     /// Resident memory in kB.
     pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();

@@ -308,3 +308,170 @@ pub(super) fn place(kind: &Kind, name: &str) -> String {
 pub(super) fn created(timestamp: &str) -> SystemTime {
     timestamp.parse::<jiff::Timestamp>().map_or(SystemTime::UNIX_EPOCH, SystemTime::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::registry::snapshot::Registry;
+    use crate::registry::{Rules, resolve};
+
+    fn raw(value: &Value) -> Box<RawValue> {
+        serde_json::value::to_raw_value(value).unwrap()
+    }
+
+    fn known() -> Known {
+        Known::new(Settings::default(), Statuses::default())
+    }
+
+    fn api_service(group: &str, namespace: &str) -> Value {
+        json!({"metadata": {"name": format!("v1.{group}"), "resourceVersion": "1", "managedFields": [{}]},
+            "spec": {"group": group, "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+                "insecureSkipTLSVerify": true, "later": {}, "service": {"namespace": namespace, "name": "api"}}})
+    }
+
+    fn service(name: &str) -> Value {
+        json!({"metadata": {"name": name, "namespace": "ns"},
+            "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": "https", "port": 443}]}})
+    }
+
+    fn slice(name: &str, service: &str, address: &str) -> Value {
+        json!({"metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4", "ports": [{"name": "https", "port": 8443}],
+            "endpoints": [{"addresses": [address]}]})
+    }
+
+    fn list(known: &mut Known, kind: &Kind, objects: &[Value]) {
+        known.begins(kind);
+        objects.iter().for_each(|object| known.has(kind, &raw(object), true));
+        known.is_whole(kind);
+    }
+
+    fn shown(known: &mut Known) -> Vec<String> {
+        known.contents().api_services.iter().map(|(_, one)| one.name.clone()).collect()
+    }
+
+    fn of_ns() -> [Kind; 2] {
+        [Kind::Services("ns".to_owned()), Kind::EndpointSlices("ns".to_owned())]
+    }
+
+    /// One APIService with a Service and an endpoint.
+    fn settled() -> Known {
+        let mut known = known();
+        let [services, slices] = of_ns();
+        list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns")]);
+        list(&mut known, &services, &[service("api")]);
+        list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
+        known
+    }
+
+    #[test]
+    fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
+        let mut known = known();
+        let wanted = |known: &Known| known.wanted(std::iter::empty());
+        assert!(!known.is_complete(&wanted(&known)));
+        list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns"), api_service("b.io", "far")]);
+        assert_eq!(wanted(&known), BTreeSet::from(["far".to_owned(), "ns".to_owned()]));
+        assert!(shown(&mut known).is_empty());
+        let [services, slices] = of_ns();
+        list(&mut known, &services, &[service("api")]);
+        assert!(shown(&mut known).is_empty());
+        list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
+        assert_eq!(shown(&mut known), ["v1.a.io"]);
+        // Somewhere we may not look: that is all there will be to say.
+        known.is_refused(&Kind::Services("far".to_owned()), "the kube-apiserver answered 403");
+        assert!(known.is_complete(&wanted(&known)));
+        assert_eq!(shown(&mut known), ["v1.a.io", "v1.b.io"]);
+        let registry = Registry::of(known.contents());
+        assert_eq!(resolve(&registry.api_services[0], &registry, Rules::default()).unwrap().endpoints.len(), 1);
+        let nowhere = resolve(&registry.api_services[1], &registry, Rules::default()).unwrap_err();
+        assert_eq!(nowhere.reason, "ServiceAccessError");
+        // It moves on: until the new place is known it stands where it stood.
+        known.has(&Kind::ApiServices, &raw(&api_service("a.io", "new")), false);
+        let contents = known.contents();
+        let Backend::Service(reference) = &contents.api_services[0].1.backend else { panic!() };
+        assert_eq!(reference.namespace, "ns");
+    }
+
+    #[test]
+    fn without_endpoints_a_cluster_ip_is_not_believed() {
+        let mut known = settled();
+        known.lacks(&Kind::EndpointSlices("ns".to_owned()), &raw(&slice("one", "api", "10.1.0.1")));
+        let registry = Registry::of(known.contents());
+        for endpoints in [true, false] {
+            let rules = Rules { endpoints, ..Rules::default() };
+            let nowhere = resolve(&registry.api_services[0], &registry, rules).unwrap_err();
+            assert_eq!(
+                (nowhere.reason, nowhere.message.as_str()),
+                ("EndpointsNotFound", "cannot find endpointslices for service/api in \"ns\"")
+            );
+        }
+    }
+
+    #[test]
+    fn what_does_not_concern_us_is_no_change() {
+        let mut known = settled();
+        let before = known.version;
+        let mut touched = api_service("a.io", "ns");
+        touched["metadata"]["resourceVersion"] = "2".into();
+        touched["metadata"]["managedFields"] = json!([{"manager": "kubectl"}]);
+        touched["status"] = json!({"conditions": [{"type": "Available", "status": "True"}]});
+        known.has(&Kind::ApiServices, &raw(&touched), false);
+        known.has(&of_ns()[1], &raw(&slice("two", "", "10.1.0.2")), false);
+        let mut names = slice("three", "api", "10.1.0.3");
+        names["addressType"] = "FQDN".into();
+        known.has(&of_ns()[1], &raw(&names), false);
+        assert_eq!((known.version, known.problems().0.len()), (before, 0));
+        // Whoever writes conditions sees what stands there.
+        let written = known.statuses.of("v1.a.io").unwrap();
+        assert_eq!((written.version.as_str(), written.conditions.len()), ("2", 1));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_takes_nothing_away() {
+        let mut known = settled();
+        let mut wrong = api_service("a.io", "ns");
+        wrong["spec"]["versionPriority"] = 0.into();
+        known.has(&Kind::ApiServices, &raw(&wrong), false);
+        known.has(&Kind::ApiServices, &raw(&json!({"metadata": {}})), false);
+        let mut elsewhere = slice("one", "api", "10.1.0.1");
+        elsewhere["endpoints"][0]["addresses"][0] = "nowhere".into();
+        known.has(&of_ns()[1], &raw(&elsewhere), false);
+        let problems: Vec<String> = known.problems().0.iter().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), 3, "{problems:#?}");
+        assert!(
+            problems[1].starts_with("kube-apiserver, APIService \"v1.a.io\": spec.versionPriority: 0"),
+            "{problems:?}"
+        );
+        assert!(problems[2].starts_with("kube-apiserver, EndpointSlice \"ns/one\": "), "{problems:?}");
+        let registry = Registry::of(known.contents());
+        assert!(resolve(&registry.api_services[0], &registry, Rules::default()).is_ok());
+        // A list says the same of the wrong ones, and forgets those that are no more.
+        list(&mut known, &Kind::ApiServices, &[wrong]);
+        assert_eq!(known.problems().0.len(), 2);
+        list(&mut known, &Kind::ApiServices, &[]);
+        assert_eq!((known.problems().0.len(), shown(&mut known).len()), (1, 0));
+        assert!(known.statuses.of("v1.a.io").is_none());
+    }
+
+    #[test]
+    fn endpoints_alone_are_told_by_service() {
+        let mut known = settled();
+        let [services, slices] = of_ns();
+        assert!(known.only_endpoints().is_none(), "everything is new");
+        assert_eq!(known.only_endpoints().unwrap(), []);
+        known.has(&slices, &raw(&slice("two", "api", "10.1.0.2")), false);
+        let told = known.only_endpoints().unwrap();
+        assert_eq!((told[0].0.1.as_str(), told[0].1.len()), ("api", 2));
+        // From one Service to another: both have others now.
+        known.has(&slices, &raw(&slice("two", "other", "10.1.0.2")), false);
+        let told: Vec<_> = known.only_endpoints().unwrap().into_iter().map(|(key, of)| (key.1, of.len())).collect();
+        assert_eq!(told, [("api".to_owned(), 1), ("other".to_owned(), 1)]);
+        known.lacks(&slices, &raw(&slice("two", "other", "10.1.0.2")));
+        assert_eq!(known.only_endpoints().unwrap()[0].1.len(), 0);
+        known.has(&slices, &raw(&slice("one", "api", "10.1.0.9")), false);
+        known.has(&services, &raw(&service("more")), false);
+        assert!(known.only_endpoints().is_none());
+    }
+}
