@@ -100,6 +100,9 @@ pub(super) struct Open {
     /// Requests that wait for the head of their answer.
     waiting: Cell<u32>,
     silence: Cell<Option<Silence>>,
+    /// Signs of life that came some other way since bytes were last heard, and how often they had been by then.
+    signs: Cell<u32>,
+    before: Cell<u64>,
 }
 
 /// A request that waits for the head of its answer, until dropped.
@@ -124,15 +127,24 @@ impl Open {
             self.silence.set(None);
             return Verdict::Fine;
         }
+        let heard = self.heard.load(Relaxed);
+        if self.before.replace(heard) != heard {
+            self.signs.set(0);
+        }
+        // One that says again and again that it lives, and is only slow, is asked less and less often: it costs a
+        // handshake each time.
+        let patience = Patience { ask: AWAITED.ask * (1 << self.signs.get().min(4)), ..AWAITED };
         let mut silence = self.silence.get().unwrap_or_else(|| Silence::new(now));
-        let verdict = silence.judge(self.heard.load(Relaxed), AWAITED, now);
+        // Of both together, so that it is another whenever either is.
+        let both = heard << 32 | u64::from(self.signs.get());
+        let verdict = silence.judge(both, patience, now);
         self.silence.set(Some(silence));
         verdict
     }
 
     /// A sign of life that came some other way.
     pub(super) fn hear(&self) {
-        hear(&self.heard);
+        self.signs.set(self.signs.get().saturating_add(1));
     }
 
     /// Whether there are `most` or more.
@@ -251,5 +263,31 @@ impl<T: Write + Unpin> Write for ReadsOn<T> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_who_is_only_slow_is_asked_less_and_less_often() {
+        let (open, start) = (Open::default(), Instant::now());
+        let judge = |second: u64| open.judge(start + Duration::from_secs(second));
+        assert_eq!(judge(100), Verdict::Fine, "nobody waits");
+        let _awaiting = open.awaits();
+        let mut asked = Vec::new();
+        for second in 0..100 {
+            if judge(second) == Verdict::Ask {
+                asked.push(second);
+                open.hear();
+            }
+        }
+        // The sign is seen a second later.
+        assert_eq!(asked, [2, 7, 16, 33, 66, 99]);
+        // Bytes that come just as a sign did are life, too.
+        hear(&open.heard);
+        assert_eq!((100..110).find(|second| judge(*second) == Verdict::Ask), Some(102));
+        assert_eq!((102..120).find(|second| judge(*second) == Verdict::End), Some(108), "one who does not say so");
     }
 }
