@@ -1,10 +1,11 @@
 //! Whether a part of a document has the form it must have, and which other parts it names.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::form::{ANSWER, Kind, Message, PATH, SCHEMA};
 
-/// Keys longer than this cannot be read back from YAML, which is how gnostic carries what has no form.
+/// Keys that are longer than this when written cannot be read back from YAML, which is how gnostic carries what has no
+/// form.
 const LONGEST_KEY: usize = 1000;
 
 /// What is wrong with a part, and where in it.
@@ -42,10 +43,11 @@ impl std::fmt::Display for Wrong {
 pub(super) fn judge(kind: Kind, value: &mut Value, reference: &mut dyn FnMut(&mut String)) -> Result<(), Wrong> {
     match (kind, value) {
         (Kind::Text, Value::String(_)) | (Kind::Flag, Value::Bool(_)) | (Kind::Number, Value::Number(_)) => Ok(()),
-        (Kind::Reference, Value::String(text)) => {
+        (Kind::Reference, Value::String(text)) if is_reference(text) => {
             reference(text);
             Ok(())
         }
+        (Kind::Reference, Value::String(_)) => Err(Wrong::new("is no reference into the document")),
         (Kind::Whole, Value::Number(number)) if whole(number).is_some() => Ok(()),
         (Kind::Words, Value::String(_)) => Ok(()),
         (Kind::Texts | Kind::Words, Value::Array(entries)) => match entries.iter().all(Value::is_string) {
@@ -129,10 +131,24 @@ fn free(value: &Value) -> Result<(), Wrong> {
 }
 
 fn short_keys(object: &Map<String, Value>) -> Result<(), Wrong> {
-    match object.keys().any(|key| key.len() > LONGEST_KEY) {
+    // A character that is written with its number takes six bytes.
+    let too_long = |key: &String| {
+        key.len() > LONGEST_KEY || key.len() > LONGEST_KEY / 6 && written(&json!(key)).len() > LONGEST_KEY
+    };
+    match object.keys().any(too_long) {
         true => Err(Wrong::new("a key is longer than 1000 bytes")),
         false => Ok(()),
     }
+}
+
+/// Whether it leads into the document itself, and Go takes it for a URL: if one does not, its clients read nothing at
+/// all of the whole document.
+fn is_reference(text: &str) -> bool {
+    let escaped = text
+        .split('%')
+        .skip(1)
+        .all(|rest| rest.get(..2).is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit())));
+    text.starts_with("#/") && text.bytes().all(|byte| byte.is_ascii_graphic()) && escaped
 }
 
 /// Whether a key is one that anybody may add.
@@ -146,10 +162,26 @@ pub(super) fn whole(number: &serde_json::Number) -> Option<i64> {
     number.as_i64().or_else(|| number.as_f64().and_then(exact))
 }
 
+/// As JSON that readers of YAML read, too: gnostic's are. They take some characters for none.
+pub(super) fn written(value: &Value) -> String {
+    let json = value.to_string();
+    let odd =
+        |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}');
+    if !json.contains(odd) {
+        return json;
+    }
+    // Such characters stand in strings only.
+    json.chars().fold(String::with_capacity(json.len() + 8), |mut text, c| {
+        match odd(c) {
+            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => text.push(c),
+        }
+        text
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::form::{DEFINITION, DOCUMENT, PARAMETER};
     use super::*;
 
@@ -212,9 +244,13 @@ mod tests {
                 json!({"properties": {"a\u{1b}": {"items": [{"$ref": 1}]}}}),
                 "properties: a\u{fffd}: items: 0: $ref: is of the wrong type",
             ),
+            (DEFINITION, json!({"$ref": "https://evil.dev/"}), "$ref: is no reference into the document"),
+            (DEFINITION, json!({"$ref": "#/definitions/a\u{1}"}), "$ref: is no reference into the document"),
+            (DEFINITION, json!({"$ref": "#/definitions/a%2"}), "$ref: is no reference into the document"),
             (DEFINITION, json!({"required": [1]}), "required: must be a list of strings"),
             (DEFINITION, json!({"maxLength": 1.5}), "maxLength: is of the wrong type"),
             (DEFINITION, json!({"default": {"a".repeat(1001): 1}}), "default: a key is longer than 1000 bytes"),
+            (DEFINITION, json!({"default": {"\u{1}".repeat(170): 1}}), "default: a key is longer than 1000 bytes"),
             (DEFINITION, json!([]), "is of the wrong type"),
             (PARAMETER, json!({"in": "space", "name": "x"}), "is of no known kind"),
             (PARAMETER, json!({"$ref": "#/parameters/x"}), "is of no known kind"),
@@ -232,5 +268,10 @@ mod tests {
         ] {
             assert_eq!(judged(kind, value).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn what_yaml_takes_for_no_character_is_written_with_its_number() {
+        assert_eq!(written(&json!({"a\u{7f}": "\u{feff}é\u{2028}😀\u{1}"})), r#"{"a\u007f":"\ufeffé\u2028😀\u0001"}"#);
     }
 }

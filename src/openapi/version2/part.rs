@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::form::{DEFINITION, DOCUMENT, Field, Kind, PARAMETER, PATH};
-use super::judge::{Wrong, is_extension, judge};
+use super::judge::{Wrong, is_extension, judge, written};
 use crate::discovery::FetchError;
 
 /// Which groups, versions and kinds a definition describes.
@@ -179,7 +179,7 @@ impl Entry {
         judge(kind, &mut value, &mut |name| {
             references.insert(name.clone());
         })?;
-        Ok(Entry { text: value.to_string().into(), references, kinds: None })
+        Ok(Entry { text: written(&value).into(), references, kinds: None })
     }
 
     /// The same with other names for what it names.
@@ -195,7 +195,7 @@ impl Entry {
             references.insert(name.clone());
         });
         debug_assert!(renamed.is_ok(), "it was judged before");
-        Entry { text: value.to_string().into(), references, kinds: self.kinds.clone() }
+        Entry { text: written(&value).into(), references, kinds: self.kinds.clone() }
     }
 
     /// The same of other kinds.
@@ -213,7 +213,7 @@ impl Entry {
         out.push_str(if fields == "{" { "\"" } else { ",\"" });
         out.push_str(KINDS);
         out.push_str("\":");
-        out.push_str(&Value::Array(kinds).to_string());
+        out.push_str(&written(&Value::Array(kinds)));
         out.push('}');
     }
 }
@@ -238,7 +238,7 @@ fn write(out: &mut String, section: &str, entries: &Entries) {
     out.push_str(&format!("\"{section}\":{{"));
     for (name, entry) in entries {
         separate(out);
-        out.push_str(&json!(name).to_string());
+        out.push_str(&written(&json!(name)));
         out.push(':');
         entry.write(out);
     }
@@ -315,7 +315,7 @@ fn head(document: &BTreeMap<String, &RawValue>) -> Result<BTreeMap<String, Box<s
     for Field { key, kind, .. } in DOCUMENT.fields.iter().filter(|field| !SECTIONS.contains(&field.key)) {
         let Some(text) = document.get(*key).filter(|text| text.get() != "null") else { continue };
         let judged = parse(text).and_then(|mut value| judge(*kind, &mut value, &mut |_| {}).map(|()| value));
-        head.insert((*key).to_owned(), judged.map_err(|wrong| at(key, "", &wrong))?.to_string().into());
+        head.insert((*key).to_owned(), written(&judged.map_err(|wrong| at(key, "", &wrong))?).into());
     }
     Ok(head)
 }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::form::{ANSWER, DEFINITION, DOCUMENT, Field, Kind, Message, PARAMETER, PATH, SCHEMA};
-use super::judge::{is_extension, whole};
+use super::judge::{is_extension, whole, written};
 use crate::kubeapi::wire::{double, nested, number as integer};
 
 /// The document that is `json`, which was judged; `None` if it is no document after all.
@@ -69,7 +69,7 @@ fn put(out: &mut Vec<u8>, number: u8, kind: Kind, value: &Value) {
         }
         (Kind::Any, value) => {
             let mut any = Vec::new();
-            nested(&mut any, 2, yaml(value).as_bytes());
+            nested(&mut any, 2, written(value).as_bytes());
             nested(out, number, &any);
         }
         (Kind::Anys, Value::Array(entries)) => entries.iter().for_each(|entry| put(out, number, Kind::Any, entry)),
@@ -158,24 +158,6 @@ fn beside(out: &mut Vec<u8>, number: u8, extensions: u8, name: &str, kind: Kind,
     }
 }
 
-/// JSON is YAML, but for characters that a YAML reader takes for none.
-fn yaml(value: &Value) -> String {
-    let json = value.to_string();
-    let odd =
-        |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}');
-    if !json.contains(odd) {
-        return json;
-    }
-    // Such characters stand in strings only.
-    json.chars().fold(String::with_capacity(json.len() + 8), |mut text, c| {
-        match odd(c) {
-            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-            false => text.push(c),
-        }
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -206,10 +188,5 @@ mod tests {
         let document = encode(br#"{"swagger":"2.0","info":{"title":"t","version":"v"},"paths":{}}"#).unwrap();
         assert_eq!(document, b"\x0a\x032.0\x12\x06\x0a\x01t\x12\x01v\x42\x00");
         assert_eq!(encode(b"[]"), None);
-    }
-
-    #[test]
-    fn what_yaml_takes_for_no_character_is_written_with_its_number() {
-        assert_eq!(yaml(&json!({"a\u{7f}": "\u{feff}é\u{2028}😀\u{1}"})), r#"{"a\u007f":"\ufeffé\u2028😀\u0001"}"#);
     }
 }
