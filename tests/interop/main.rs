@@ -22,8 +22,9 @@ use world::{Kubectl, World};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    if let Some(missing) =
-        ["etcd", "kube-apiserver", "kube-scheduler", "sample-apiserver", "kubectl"].iter().find(|name| !built(name))
+    if let Some(missing) = ["etcd", "kube-apiserver", "kube-scheduler", "metrics-server", "sample-apiserver", "kubectl"]
+        .iter()
+        .find(|name| !built(name))
     {
         eprintln!("interop: {missing} is not built; run tests/interop/run, which builds the peers first");
         return ExitCode::FAILURE;

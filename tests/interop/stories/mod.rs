@@ -12,6 +12,7 @@ mod failure;
 mod followed;
 mod identity;
 mod impersonation;
+mod metrics;
 mod quickstart;
 mod reading;
 mod schedulers;
@@ -55,6 +56,7 @@ pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
 pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
     [
         quickstart::THROUGH,
+        metrics::WITH_KUBECTL,
         failure::WITH_KUBECTL,
         delegation::WITH_KUBECTL,
         impersonation::WITH_KUBECTL,

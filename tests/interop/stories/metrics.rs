@@ -1,0 +1,86 @@
+//! metrics-server behind narthex: an extension API server of another make, which asks kube-apiserver whom to believe
+//! and what they may.
+
+use serde_json::json;
+
+use super::TrialWith;
+use crate::world::{Extension, Gateway, Kubectl, Process, Step, World, eventually, free_port, kubeconfig, peer};
+
+pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("metrics-server", top)];
+
+fn top(world: &World, kubectl: &Kubectl) {
+    let directory = world.scratch(&format!("metrics-{}", kubectl.version));
+    let cluster = &world.cluster;
+    let (port, admin) = (free_port(), cluster.admin());
+    let serving =
+        cluster.authorities.backend.server("metrics-server", &["metrics-server.kube-system.svc", "127.0.0.1"]);
+    let file = |flag: &str, path: &std::path::Path| format!("--{flag}={}", path.display());
+    let kubeconfig = &cluster.admin_kubeconfig;
+    let arguments = [
+        format!("--secure-port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        file("kubeconfig", kubeconfig),
+        file("authentication-kubeconfig", kubeconfig),
+        file("authorization-kubeconfig", kubeconfig),
+        file("tls-cert-file", &serving.certificate),
+        file("tls-private-key-file", &serving.key),
+        "--metric-resolution=15s".to_owned(),
+        "--kubelet-insecure-tls".to_owned(),
+    ];
+    let _server = Process::start("metrics-server", &peer("metrics-server"), arguments, &directory);
+
+    // Registered beside the other extension server, in the directory of a gateway of its own.
+    let extension: &Extension = &world.extension;
+    let cluster_itself = kubeconfig.display().to_string();
+    let name = format!("metrics-{}", kubectl.version.replace('.', "-"));
+    let flags = [("--delegate-kubeconfig", cluster_itself.as_str())];
+    let gateway = Gateway::start(cluster, extension, &directory, &name, &flags);
+    register(&directory.join(format!("{name}-registry")), port, &cluster.authorities.backend.file);
+
+    let door = &gateway.door;
+    let config = kubeconfig::write(&directory, "admin", &door.url(), &door.authority, Some(admin));
+    let run = |words: &str| {
+        let mut command = kubectl.command(&config, &directory);
+        command.args(words.split_whitespace());
+        Step::run(words, command, "")
+    };
+    eventually("metrics-server through the gateway", || {
+        let step = run("get --raw /apis/metrics.k8s.io/v1beta1/nodes");
+        if step.success { Ok(()) } else { Err(step.errors) }
+    });
+    let listed = run("api-resources --api-group=metrics.k8s.io --no-headers");
+    assert_eq!(listed.ok().lines().count(), 2, "{}", listed.output);
+    // There is no machine that could be measured; kubectl says so in its own words.
+    let step = run("top nodes");
+    let said = format!("{}{}", step.output, step.errors);
+    assert!(said.contains("metrics not available yet") || said.contains("No resources found"), "{said}");
+    run("explain nodes --api-version=metrics.k8s.io/v1beta1").ok();
+    run("get flunders --all-namespaces").ok();
+    run("get deployments --all-namespaces").ok();
+    // It believes who we say asks, and nobody may by default.
+    let jane = kubeconfig::write(&directory, "jane", &door.url(), &door.authority, Some(cluster.jane()));
+    let mut command = kubectl.command(&jane, &directory);
+    command.args(["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"]);
+    Step::run("get --raw as jane", command, "").refused("User \"jane\" cannot list");
+}
+
+fn register(directory: &std::path::Path, port: u16, authority: &std::path::Path) {
+    use base64::Engine as _;
+    let bundle = base64::engine::general_purpose::STANDARD.encode(std::fs::read(authority).unwrap());
+    let place = json!({"name": "metrics-server", "namespace": "kube-system"});
+    let documents = [
+        json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": "v1beta1.metrics.k8s.io"},
+            "spec": {"group": "metrics.k8s.io", "version": "v1beta1", "service": place, "caBundle": bundle,
+                "groupPriorityMinimum": 100, "versionPriority": 100}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": place,
+            "spec": {"ports": [{"name": "https", "port": 443}]}}),
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "metrics-server-1", "namespace": "kube-system",
+                "labels": {"kubernetes.io/service-name": "metrics-server"}},
+            "addressType": "IPv4", "ports": [{"name": "https", "port": port}],
+            "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": true}}]}),
+    ];
+    let text: String = documents.iter().map(|document| format!("{document}\n---\n")).collect();
+    std::fs::write(directory.join("metrics.yaml"), text).unwrap();
+}
