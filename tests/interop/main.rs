@@ -20,12 +20,13 @@ use libtest_mimic::{Arguments, Trial};
 
 use world::{Kubectl, World};
 
+/// What `tests/interop/peers/build` builds for it.
+const PEERS: [&str; 7] =
+    ["etcd", "kube-apiserver", "kube-scheduler", "metrics-server", "kube-rs-controller", "sample-apiserver", "kubectl"];
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    if let Some(missing) = ["etcd", "kube-apiserver", "kube-scheduler", "metrics-server", "sample-apiserver", "kubectl"]
-        .iter()
-        .find(|name| !built(name))
-    {
+    if let Some(missing) = PEERS.iter().find(|name| !built(name)) {
         eprintln!("interop: {missing} is not built; run tests/interop/run, which builds the peers first");
         return ExitCode::FAILURE;
     }

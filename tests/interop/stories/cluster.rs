@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::Story;
-use crate::world::{Session, Target, eventually};
+use super::{Story, Trial};
+use crate::world::{Session, Target, World, eventually};
 
 pub(super) const STORIES: &[(&str, Story)] = &[
     ("workloads", workloads),
@@ -16,6 +16,49 @@ pub(super) const STORIES: &[(&str, Story)] = &[
     ("get -w and wait", watching),
     ("kubectl proxy", proxied),
 ];
+
+pub(super) const THROUGH: &[(&str, Trial)] = &[("cluster: every encoding, byte for byte", encodings)];
+
+/// What is asked for in each encoding, and written back in it, is the same at both doors.
+fn encodings(world: &World) {
+    let admin = world.cluster.admin();
+    let front = &world.front.as_ref().expect("narthex was started").door;
+    let doors = [&world.cluster.door, front];
+    let namespace = format!("encodings-{:08x}", fastrand::u32(..));
+    world.cluster.create_namespace(&namespace);
+    let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
+    world.cluster.door.create(
+        admin,
+        &maps,
+        &json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}, "data": {"a": "1"},
+        }),
+    );
+    let one = format!("{maps}/one");
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    for accept in [
+        PROTOBUF,
+        "application/cbor",
+        "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1;g=meta.k8s.io",
+        "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+        "application/yaml",
+        "text/html",
+    ] {
+        for path in [&one, &maps, "/api/v1/namespaces/kube-system", "/apis/apps/v1", "/version", "/apis/nowhere/v1"] {
+            let [theirs, ours] = doors.map(|door| {
+                let answer = door.send(Some(admin), "GET", path, &[("accept", accept)], b"").unwrap();
+                let kind = answer.headers.get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+                (answer.status, kind, answer.body)
+            });
+            assert_eq!(theirs, ours, "GET {path} as {accept}; left: kube-apiserver; right: through narthex");
+        }
+    }
+    let packed = front.send(Some(admin), "GET", &one, &[("accept", PROTOBUF)], b"").unwrap().body;
+    assert!(packed.starts_with(b"k8s\0"), "{packed:?}");
+    let headers = [("accept", PROTOBUF), ("content-type", PROTOBUF)];
+    let put = front.send(Some(admin), "PUT", &format!("{one}?fieldManager=x"), &headers, &packed).unwrap();
+    assert_eq!((put.status.as_u16(), &put.body[..4]), (200, &b"k8s\0"[..]), "{}", put.text());
+}
 
 /// A manifest. JSON, since older kubectls take what begins with a brace for it.
 fn deployment(replicas: u32) -> serde_json::Value {
@@ -31,6 +74,7 @@ fn deployment(replicas: u32) -> serde_json::Value {
 fn workloads(session: &mut Session<'_>) {
     session.with_input("create -f -", &deployment(1)).ok();
     session.kubectl("get all -o name").ok();
+    assert!(session.aside("get all -A -o name").ok().contains("service/kubernetes"));
     session.kubectl("get deployments,configmaps,secrets -o wide --no-headers -L app -o name").ok();
     session.with_input("diff -f -", &deployment(2));
     session.with_input("apply -f -", &deployment(3)).ok();

@@ -3,6 +3,7 @@
 
 mod auditing;
 mod cluster;
+mod controller;
 mod crowd;
 mod delegation;
 mod discovery;
@@ -75,6 +76,8 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
         elected::THROUGH,
         auditing::THROUGH,
         schedulers::THROUGH,
+        cluster::THROUGH,
+        controller::THROUGH,
         documents::THROUGH,
     ]
     .concat()
