@@ -156,14 +156,24 @@ async fn what_is_wrong_or_not_allowed_concerns_nobody_else() {
 }
 
 #[tokio::test]
-async fn with_a_delegate_registrations_are_read_and_changed_there() {
+async fn registrations_are_read_and_changed_where_they_are() {
+    for delegate in [true, false] {
+        read_and_changed(delegate).await;
+    }
+}
+
+async fn read_and_changed(delegate: bool) {
     let world = World::new();
     let one = backend(&world, "{}").await;
     let cluster = Cluster::start(&world).await;
     cluster.apply(&things(&world, &one));
     let flags = [Cluster::flag(&world), Cluster::flag(&world).replace("--kube", "--delegate-kube")];
-    let scene = Scene::of(world, &[&flags[0], &flags[1]]);
+    let flags = flags.each_ref().map(String::as_str);
+    let scene = Scene::of(world, if delegate { &flags } else { &flags[..1] });
     until(&scene, THINGS, 200, "{}").await;
+    // Without a delegate nothing else of the cluster is to be seen here.
+    let version = scene.http2().await.get("/version").await.text();
+    assert_eq!(version.contains("gitVersion"), !delegate, "{version}");
     // What is written meanwhile would be a conflict.
     eventually("the condition", async || {
         (cluster.get(API_SERVICE)?["status"]["conditions"][0]["reason"] == "Passed").then_some(())

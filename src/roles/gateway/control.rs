@@ -56,6 +56,8 @@ pub(super) struct Control {
     pub(super) speaker: Option<(Speaker, Publisher<ConfigMap>)>,
     /// Whether the APIServices are the delegate's to show and to change: they are registered in a kube-apiserver.
     pub(super) registrations_elsewhere: bool,
+    /// Whether there is a delegate for more than the APIServices.
+    pub(super) delegates_all: bool,
     pub(super) mistakes: Mistakes,
     pub(super) audit: Option<(audit::PolicyFile, Publisher<audit::Policy>)>,
     pub(super) resolver: settings::ResolverChoice,
@@ -85,7 +87,7 @@ impl Control {
         });
         let own = Own {
             delegation: self.speaker.is_some(),
-            delegate: self.delegate.is_some(),
+            delegate: self.delegates_all,
             registrations_elsewhere: self.registrations_elsewhere,
         };
         let fetcher = |most| Fetcher { asker: asker.clone(), most };
@@ -128,7 +130,7 @@ impl Control {
         spawn_local(async move { availability::run(registry, rules, board, &*probing, counting, drain).await });
         let known = Knowing {
             registry: self.registry,
-            delegate,
+            delegate: delegate.filter(|_| self.delegates_all),
             board: self.board,
             metrics: self.metrics,
             asker,

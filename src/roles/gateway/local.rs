@@ -64,7 +64,7 @@ pub(super) fn delegate<'t>(
         return Ok(None);
     }
     let ours = matches!(info.path, "/" | "/metrics" | "/openapi/v3" | "/openapi/v3/")
-        || (matches!(info.path, "/version" | "/version/") && table.delegate().is_none())
+        || (matches!(info.path, "/version" | "/version/") && !shared.delegates_all)
         || openapi::Version2::is(info.path)
         || shared.documents.load().answer_for(info.path)
         || shared.openapi.load().answer_for(info.path)
@@ -74,7 +74,9 @@ pub(super) fn delegate<'t>(
             "the request has been made before all known HTTP paths have been installed, please try again";
         return Err(Refusal::new(Blame::Gateway, Status::service_unavailable(WORDS).with_retry_after(5)));
     }
-    Ok(table.delegate().filter(|_| !ours))
+    // What is registered in a cluster is read and changed there, also where nothing else of it is to be seen here.
+    let theirs = !ours && (shared.delegates_all || Reports::claims(info));
+    Ok(table.delegate().filter(|_| theirs))
 }
 
 /// Marks a relayed document as immutable if it is the one the client's hash means.

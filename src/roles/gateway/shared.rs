@@ -38,6 +38,8 @@ pub(super) struct Shared {
     pub(super) reviewer: Option<Reviewer>,
     /// Whether the APIServices are the delegate's to show and to change.
     pub(super) registrations_elsewhere: bool,
+    /// Whether all else that no APIService claims is the delegate's, too.
+    pub(super) delegates_all: bool,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,

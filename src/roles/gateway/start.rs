@@ -176,7 +176,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         policy: policy_publisher,
         jwt: jwt_following,
         speaker,
-        registrations_elsewhere,
+        registrations_elsewhere: registrations_elsewhere && config.behind.delegates_all,
+        delegates_all: config.behind.delegates_all,
         mistakes: mistakes.clone(),
         audit: audit_following,
         resolver: config.behind.resolver,
@@ -227,6 +228,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         identity: our_identity,
         reviewer,
         registrations_elsewhere,
+        delegates_all: config.behind.delegates_all,
         metrics,
         health,
         forwarding: Forwarding {

@@ -102,7 +102,13 @@ fn report(
         started: timestamp(started),
         phase: StatusReport::phase_of(shared.drain.phase()).to_owned(),
         listen: vec![format!("https://{address}")],
-        apiservices: shared.table.get().all().map(|route| api_service(shared, board, route)).collect(),
+        apiservices: shared
+            .table
+            .get()
+            .all()
+            .filter(|route| shared.delegates_all || route.api_service.name != DELEGATE)
+            .map(|route| api_service(shared, board, route))
+            .collect(),
         certificates,
         cluster: cluster.map(cluster_report),
         authorizers: shared.authorizer.describe(),
