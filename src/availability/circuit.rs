@@ -131,10 +131,11 @@ impl Circuit {
         };
     }
 
-    /// A question of our own was answered: it is tried at once.
+    /// A question of our own was answered: a few are let through at once. One trial would not do: whoever takes it may
+    /// ask what never reaches the backend, and so keep it closed to everybody else.
     pub(super) fn vouched_for(&mut self, now: Instant) {
         match &mut self.0 {
-            State::Open { next, .. } => *next = now,
+            State::Open { .. } => self.recover(now),
             State::Away { .. } => self.hear(Fate::Answered, now),
             State::Closed { .. } | State::Recovering { .. } => {}
         }
@@ -199,7 +200,8 @@ mod tests {
         let mut circuit = opened(at(0));
         assert!(circuit.pass(0, at(2000)).is_ok() && circuit.pass(0, at(3000)).is_ok());
         circuit.vouched_for(at(3100));
-        assert!(circuit.pass(0, at(3100)).is_ok());
+        assert!(circuit.pass(0, at(3100)).is_ok() && circuit.pass(1, at(3100)).is_ok(), "more than one trial");
+        assert_eq!(circuit.state(at(3100)), metrics::Circuit::HalfOpen);
     }
 
     #[test]
