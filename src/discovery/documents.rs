@@ -94,17 +94,6 @@ impl Documents {
         Published::fixed(Documents::empty(Own::default()))
     }
 
-    /// Whether we answer for `path` (decoded) ourselves.
-    pub fn answer_for(&self, path: &str) -> bool {
-        match path.strip_suffix('/').unwrap_or(path) {
-            "/api" | "/apis" => true,
-            path => {
-                self.own.contains_key(path)
-                    || path.strip_prefix("/apis/").is_some_and(|group| self.group.contains_key(group))
-            }
-        }
-    }
-
     /// `/api`, `/apis/<group>` and `/apis/<group>/<version>` of all there is.
     pub fn group_paths(&self) -> impl Iterator<Item = String> {
         self.names.keys().flat_map(|(group, version)| match &**group {

@@ -21,14 +21,7 @@ pub fn answer(
     path: &str,
     headers: &HeaderMap,
 ) -> Option<Result<Response<Body>, Refusal>> {
-    let page = match path.strip_suffix('/').unwrap_or(path) {
-        "/api" => Page::Forms(&documents.core),
-        "/apis" => Page::Forms(&documents.groups),
-        path => match documents.own.get(path) {
-            Some(own) => Page::Plain(own),
-            None => Page::Plain(documents.group.get(path.strip_prefix("/apis/")?)?),
-        },
-    };
+    let page = Page::of(documents, path)?;
     if method != Method::GET && method != Method::HEAD {
         return Some(Err(not_allowed()));
     }
@@ -61,7 +54,25 @@ enum Encoding {
     Protobuf,
 }
 
+impl Documents {
+    /// Whether [`answer`] has one for `path` (decoded).
+    pub fn answer_for(&self, path: &str) -> bool {
+        Page::of(self, path).is_some()
+    }
+}
+
 impl<'d> Page<'d> {
+    fn of(documents: &'d Documents, path: &str) -> Option<Page<'d>> {
+        Some(match path.strip_suffix('/').unwrap_or(path) {
+            "/api" => Page::Forms(&documents.core),
+            "/apis" => Page::Forms(&documents.groups),
+            path => match documents.own.get(path) {
+                Some(own) => Page::Plain(own),
+                None => Page::Plain(documents.group.get(path.strip_prefix("/apis/")?)?),
+            },
+        })
+    }
+
     /// The first clause that we have something for wins, as in upstream's `NegotiateOutputMediaType`.
     fn choose(&self, clauses: Option<Vec<Clause<'_>>>) -> Option<(&'d Document, Form, Encoding)> {
         let Some(clauses) = clauses else { return Some((self.document(Form::Plain)?, Form::Plain, Encoding::Json)) };
