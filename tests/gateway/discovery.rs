@@ -432,6 +432,7 @@ async fn paths_of_our_own_need_authentication_but_for_health() {
     for path in ["/", "/version", "/metrics", "/apis", "/api", "/openapi/v3", APISERVICES, "/nothing"] {
         nobody(path).await.refused(401, "Unauthorized");
     }
+    eventually("readiness", async || (nobody("/readyz").await.status == 200).then_some(())).await;
     for path in ["/livez", "/readyz", "/healthz", "/livez/ping"] {
         assert_eq!(nobody(path).await.text(), "ok", "{path}");
     }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::backend::{Backend, Seen, Settings, json};
 use crate::client::{Client, RequestBody, connect, get, request};
 use crate::forger::Forger;
-use crate::world::{Gateway, PATIENCE, Pair, World};
+use crate::world::{Gateway, PATIENCE, Pair, World, eventually};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
@@ -213,8 +213,10 @@ async fn nobody_is_let_in_as_nobody() {
     for path in ["/", "/version", "/metrics", "/api", "/apis", "/openapi/v3", "/nowhere", "/apis/none.example.com/v1"] {
         Client::http1(&world, &gateway, None).await.get(path).await.refused(401, "Unauthorized");
     }
+    let health = async |path: &str| Client::http1(&world, &gateway, None).await.get(path).await.status;
+    eventually("readiness", async || (health("/readyz").await == 200).then_some(())).await;
     for path in ["/livez", "/readyz", "/healthz", "/readyz?verbose"] {
-        assert_eq!(Client::http1(&world, &gateway, None).await.get(path).await.status, 200, "{path}");
+        assert_eq!(health(path).await, 200, "{path}");
     }
     assert!(backend.seen().is_empty());
 }

@@ -322,7 +322,8 @@ async fn a_port_in_use_is_said_and_what_to_do() {
         "{text}"
     );
     // The one that stands still serves.
-    assert_eq!(admin(&gateway, get("/readyz", &[])).await.text(), "ok");
+    let ready = async || (admin(&gateway, get("/readyz", &[])).await.text() == "ok").then_some(());
+    eventually("readiness", ready).await;
     let wrong = narthex(&["gateway".to_owned(), "--secure-prot=1".to_owned()]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(
