@@ -1,20 +1,25 @@
 //! metrics-server behind narthex: an extension API server of another make, which asks kube-apiserver whom to believe
 //! and what they may.
 
-use serde_json::json;
+use std::path::Path;
 
 use super::TrialWith;
-use crate::world::{Extension, Gateway, Kubectl, Process, Step, World, eventually, free_port, kubeconfig, peer};
+use crate::world::{
+    Cluster, Extension, Gateway, Kubectl, Process, Step, World, eventually, free_port, kubeconfig, peer, register,
+};
 
 pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("metrics-server", top)];
 
-fn top(world: &World, kubectl: &Kubectl) {
-    let directory = world.scratch(&format!("metrics-{}", kubectl.version));
-    let cluster = &world.cluster;
-    let (port, admin) = (free_port(), cluster.admin());
+/// What it serves.
+pub(super) const GROUP_VERSION: (&str, &str) = ("metrics.k8s.io", "v1beta1");
+/// Its Service, and the namespace of that.
+pub(super) const NAME: &str = "metrics-server";
+
+/// A metrics-server of `cluster` at `port`, which may not be ready yet.
+pub(super) fn start(cluster: &Cluster, directory: &Path, port: u16) -> Process {
     let serving =
-        cluster.authorities.backend.server("metrics-server", &["metrics-server.kube-system.svc", "127.0.0.1"]);
-    let file = |flag: &str, path: &std::path::Path| format!("--{flag}={}", path.display());
+        cluster.authorities.backend.server("metrics-server", &["metrics-server.metrics-server.svc", "127.0.0.1"]);
+    let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
     let kubeconfig = &cluster.admin_kubeconfig;
     let arguments = [
         format!("--secure-port={port}"),
@@ -27,15 +32,23 @@ fn top(world: &World, kubectl: &Kubectl) {
         "--metric-resolution=15s".to_owned(),
         "--kubelet-insecure-tls".to_owned(),
     ];
-    let _server = Process::start("metrics-server", &peer("metrics-server"), arguments, &directory);
+    Process::start("metrics-server", &peer("metrics-server"), arguments, directory)
+}
+
+fn top(world: &World, kubectl: &Kubectl) {
+    let directory = world.scratch(&format!("metrics-{}", kubectl.version));
+    let cluster = &world.cluster;
+    let (port, admin) = (free_port(), cluster.admin());
+    let _server = start(cluster, &directory, port);
 
     // Registered beside the other extension server, in the directory of a gateway of its own.
     let extension: &Extension = &world.extension;
-    let cluster_itself = kubeconfig.display().to_string();
+    let cluster_itself = cluster.admin_kubeconfig.display().to_string();
     let name = format!("metrics-{}", kubectl.version.replace('.', "-"));
     let flags = [("--delegate-kubeconfig", cluster_itself.as_str())];
     let gateway = Gateway::start(cluster, extension, &directory, &name, &flags);
-    register(&directory.join(format!("{name}-registry")), port, &cluster.authorities.backend.file);
+    let registry = directory.join(format!("{name}-registry"));
+    register(&registry, GROUP_VERSION, (NAME, port), &cluster.authorities.backend.file);
 
     let door = &gateway.door;
     let config = kubeconfig::write(&directory, "admin", &door.url(), &door.authority, Some(admin));
@@ -64,25 +77,4 @@ fn top(world: &World, kubectl: &Kubectl) {
     let mut command = kubectl.command(&jane, &directory);
     command.args(["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"]);
     Step::run("get --raw as jane", command, "").refused("User \"jane\" cannot list");
-}
-
-fn register(directory: &std::path::Path, port: u16, authority: &std::path::Path) {
-    use base64::Engine as _;
-    let bundle = base64::engine::general_purpose::STANDARD.encode(std::fs::read(authority).unwrap());
-    let place = json!({"name": "metrics-server", "namespace": "kube-system"});
-    let documents = [
-        json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-            "metadata": {"name": "v1beta1.metrics.k8s.io"},
-            "spec": {"group": "metrics.k8s.io", "version": "v1beta1", "service": place, "caBundle": bundle,
-                "groupPriorityMinimum": 100, "versionPriority": 100}}),
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": place,
-            "spec": {"ports": [{"name": "https", "port": 443}]}}),
-        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": "metrics-server-1", "namespace": "kube-system",
-                "labels": {"kubernetes.io/service-name": "metrics-server"}},
-            "addressType": "IPv4", "ports": [{"name": "https", "port": port}],
-            "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": true}}]}),
-    ];
-    let text: String = documents.iter().map(|document| format!("{document}\n---\n")).collect();
-    std::fs::write(directory.join("metrics.yaml"), text).unwrap();
 }

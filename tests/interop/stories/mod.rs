@@ -13,6 +13,7 @@ mod failure;
 mod followed;
 mod identity;
 mod impersonation;
+mod isolation;
 mod metrics;
 mod quickstart;
 mod reading;
@@ -72,6 +73,7 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
     [
         identity::THROUGH,
         failure::THROUGH,
+        isolation::THROUGH,
         followed::THROUGH,
         elected::THROUGH,
         auditing::THROUGH,

@@ -120,7 +120,8 @@ fn start_kube_apiserver(
     audit_log: &Path,
 ) -> (Process, Vec<String>, Door) {
     let port = free_port();
-    let serving = authorities.serving.server("kube-apiserver", &["127.0.0.1", "localhost"]);
+    let serving =
+        authorities.serving.server("kube-apiserver", &["127.0.0.1", "localhost", "kubernetes.kubernetes.svc"]);
     let (token_key, token_public) = &authorities.service_account;
     let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
     let arguments = vec![

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use super::certificates::Identity;
 use super::cluster::{Cluster, is_ready};
 use super::extension::Extension;
@@ -119,6 +121,29 @@ fn write_registry(directory: &Path, (name, port): (&str, u16), authority: &Path)
         .replace("CA_BUNDLE", &base64(&authority));
     std::fs::write(directory.join("wardle.yaml"), manifests).unwrap();
     directory.to_owned()
+}
+
+/// Registers one APIService more in the directory of `gateway`: its Service `name`, in a namespace called the same, has
+/// its one endpoint at `port` of loopback, and is signed by `authority`.
+pub(crate) fn register(registry: &Path, (group, version): (&str, &str), (name, port): (&str, u16), authority: &Path) {
+    let place = json!({"name": name, "namespace": name});
+    let authority = std::fs::read_to_string(authority).unwrap();
+    let documents = [
+        json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": format!("{version}.{group}"), "annotations": {"narthex.dev/probe-interval": "1s"}},
+            "spec": {"group": group, "version": version, "service": place, "caBundle": base64(&authority),
+                "groupPriorityMinimum": 100, "versionPriority": 100}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": place,
+            "spec": {"ports": [{"name": "https", "port": 443}]}}),
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": format!("{name}-1"), "namespace": name,
+                "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4", "ports": [{"name": "https", "port": port}],
+            "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": true}}]}),
+    ];
+    let text: String = documents.iter().map(|document| format!("{document}\n---\n")).collect();
+    std::fs::create_dir_all(registry).unwrap();
+    std::fs::write(registry.join(format!("{version}.{group}.yaml")), text).unwrap();
 }
 
 fn base64(text: &str) -> String {

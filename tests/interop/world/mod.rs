@@ -17,7 +17,7 @@ pub(crate) use certificates::Identity;
 pub(crate) use cluster::{Cluster, audit_policy};
 pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use extension::Extension;
-pub(crate) use gateway::Gateway;
+pub(crate) use gateway::{Gateway, register};
 pub(crate) use http::{Answer, Door, NOT_LET_IN, runtime};
 pub(crate) use kubectl::{Kubectl, Stream, run as kubectl_run};
 pub(crate) use process::{Process, eventually};
