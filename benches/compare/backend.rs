@@ -49,22 +49,31 @@ pub(crate) fn main(arguments: &[String]) {
 }
 
 /// So that what is asked for is known to be a resource, as behind a real API server.
-const RESOURCES: &[u8] =
-    br#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"bench.narthex.dev/v1","resources":[
-{"name":"small","singularName":"small","namespaced":true,"kind":"Small","verbs":["list"]},
-{"name":"big","singularName":"big","namespaced":true,"kind":"Big","verbs":["list"]},
-{"name":"watches","singularName":"watch","namespaced":true,"kind":"Watch","verbs":["list","watch"]}]}"#;
+fn resources(group: &str) -> Bytes {
+    let list = |name: &str, verbs: &str| {
+        format!(r#"{{"name":"{name}","singularName":"{name}","namespaced":true,"kind":"{name}","verbs":[{verbs}]}}"#)
+    };
+    let mut all = vec![list("small", r#""list""#), list("big", r#""list""#), list("watches", r#""list","watch""#)];
+    // As many as a group of Kubernetes has.
+    all.extend((0..7).map(|one| {
+        let verbs = r#""create","delete","deletecollection","get","list","patch","update","watch""#;
+        list(&format!("others{one}"), verbs)
+    }));
+    let all = all.join(",");
+    format!(r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group}/v1","resources":[{all}]}}"#).into()
+}
 
 fn answer(request: &Request<Incoming>, small: &Bytes, big: &Bytes) -> Response<Answer> {
-    let body = match request.uri().path().rsplit('/').next() {
-        Some("watches") => Answer { first: Some(small.slice(..512)), endless: true },
-        Some("big") => Answer { first: Some(big.clone()), endless: false },
-        Some("v1") => Answer { first: Some(Bytes::from_static(RESOURCES)), endless: false },
+    let mut backwards = request.uri().path().rsplit('/');
+    let body = match (backwards.next(), backwards.next()) {
+        (Some("watches"), _) => Answer { first: Some(small.slice(..512)), endless: true },
+        (Some("big"), _) => Answer { first: Some(big.clone()), endless: false },
+        (Some("v1"), Some(group)) => Answer { first: Some(resources(group)), endless: false },
         _ => Answer { first: Some(small.clone()), endless: false },
     };
     let mut response = Response::new(body);
     // Like a backend that has only the old form of discovery.
-    if matches!(request.uri().path(), "/apis" | "/openapi/v2" | "/openapi/v3") {
+    if matches!(request.uri().path(), "/api" | "/apis" | "/openapi/v2" | "/openapi/v3") {
         *response.status_mut() = http::StatusCode::NOT_FOUND;
     }
     let headers = response.headers_mut();

@@ -9,28 +9,30 @@ pub(crate) enum Load {
     Http2 { clients: usize, streams: usize },
 }
 
-/// Loads `proxy` for `seconds`; the number of answers. Panics when any answer was not a success.
-pub(crate) fn run(load: &Load, world: &World, proxy: &Proxy, path: &str, seconds: u32) -> u64 {
-    let url = format!("https://127.0.0.1:{}/apis/bench.narthex.dev/v1/namespaces/default/{path}", proxy.port);
+/// Loads `proxy` for `seconds` with the bench's own resource `name`; the number of answers. Panics when any answer was
+/// not a success.
+pub(crate) fn run(load: &Load, world: &World, proxy: &Proxy, name: &str, seconds: u32) -> u64 {
+    run_at(load, world, proxy, &format!("/apis/bench.narthex.dev/v1/namespaces/default/{name}"), &[], seconds)
+}
+
+/// The same at any path, with further headers. "304 Not Modified" is a success.
+pub(crate) fn run_at(load: &Load, world: &World, proxy: &Proxy, path: &str, headers: &[String], seconds: u32) -> u64 {
+    let url = format!("https://127.0.0.1:{}{path}", proxy.port);
     let token = format!("Authorization: Bearer {}", world.token);
     let mut command = Command::new("taskset");
     command.args(["-c", "0"]);
     match load {
         Load::Http1 { connections } => {
-            command.args(["wrk", "-t1", &format!("-c{connections}"), &format!("-d{seconds}s"), "-H", &token, &url])
+            command.args(["wrk", "-t1", &format!("-c{connections}"), &format!("-d{seconds}s")])
         }
-        Load::Http2 { clients, streams } => command.args([
-            "h2load",
-            "-t1",
-            &format!("-c{clients}"),
-            &format!("-m{streams}"),
-            &format!("-D{seconds}"),
-            "-H",
-            &token,
-            &url,
-        ]),
+        Load::Http2 { clients, streams } => {
+            command.args(["h2load", "-t1", &format!("-c{clients}"), &format!("-m{streams}"), &format!("-D{seconds}")])
+        }
     };
-    let output = command.output().expect("the load tool starts");
+    for header in headers.iter().chain([&token]) {
+        command.args(["-H", header]);
+    }
+    let output = command.arg(&url).output().expect("the load tool starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let count = match load {
         Load::Http1 { .. } => {
@@ -38,9 +40,10 @@ pub(crate) fn run(load: &Load, world: &World, proxy: &Proxy, path: &str, seconds
             number_before(&text, " requests in ")
         }
         Load::Http2 { .. } => {
-            let failed = number_before(&text, " failed,");
-            assert_eq!(failed, Some(0), "h2load saw failures:\n{text}");
-            number_before(&text, " 2xx,")
+            let failed = [" failed,", " 4xx,", " 5xx"].map(|mark| number_before(&text, mark));
+            assert_eq!(failed, [Some(0); 3], "h2load saw failures:\n{text}");
+            let count = |mark| number_before(&text, mark).unwrap_or_default();
+            Some(count(" 2xx,") + count(" 3xx,"))
         }
     };
     count.filter(|count| *count > 0).unwrap_or_else(|| panic!("no answers:\n{text}\n{}", proxy.log()))

@@ -6,6 +6,7 @@
 //! cargo bench --bench compare -- --watches 2000
 //! cargo bench --bench compare -- --reviews     # tokens and permissions reviewed, beside kube-rbac-proxy
 //! cargo bench --bench compare -- --reviews --only new-tokens
+//! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
 //! ```
 //!
@@ -21,6 +22,7 @@
 //! to HAProxy with the same headers.
 
 mod backend;
+mod documents;
 mod failover;
 mod load;
 mod reviewer;
@@ -96,6 +98,9 @@ fn main() {
     let world = World::new();
     if arguments.iter().any(|argument| argument == "--reviews") {
         return reviews::compare(&world, &options);
+    }
+    if arguments.iter().any(|argument| argument == "--documents") {
+        return documents::measure(&world, &options);
     }
     if options.watches.is_none() {
         requests(&world, &options);

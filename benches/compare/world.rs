@@ -26,6 +26,8 @@ pub(crate) enum Contender {
     NarthexReviews,
     /// The same by kube-rbac-proxy.
     KubeRbacProxy,
+    /// What no APIService claims is the backend's, too.
+    NarthexDelegates,
 }
 
 impl Contender {
@@ -37,6 +39,7 @@ impl Contender {
             Contender::HaproxySameHeaders => "haproxy, same headers",
             Contender::NarthexReviews => "narthex, reviews",
             Contender::KubeRbacProxy => "kube-rbac-proxy",
+            Contender::NarthexDelegates => "narthex, delegate",
         }
     }
 }
@@ -100,7 +103,7 @@ impl World {
         };
         world.write_certificates();
         world.write_registry(&[world.backend_port]);
-        world.write_kubeconfig();
+        world.write_kubeconfigs();
         world.write("tokens.csv", &format!("{},jane,42,\"devs,admins\"\n", world.token));
         world
     }
@@ -150,17 +153,28 @@ impl World {
         ports.map(|port| self.backend_at(port, http1))
     }
 
-    fn write_registry(&self, ports: &[u16]) {
+    /// `number` groups beside the bench's own, all of them the one backend's.
+    pub(crate) fn groups(&self, number: usize) {
+        let text: String =
+            (0..number).map(|one| format!("{}---\n", self.api_service(&format!("g{one}.bench")))).collect();
+        self.write("registry/groups.yaml", &text);
+    }
+
+    fn api_service(&self, group: &str) -> String {
         let authority = fs::read_to_string(self.directory().join("ca.crt")).expect("the authority");
         let bundle = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, authority);
-        let mut text = String::new();
-        let _ = write!(
-            text,
-            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1.bench.narthex.dev}}\n\
-             spec: {{group: bench.narthex.dev, version: v1, groupPriorityMinimum: 1000, versionPriority: 15, \
-             caBundle: {bundle}, service: {{namespace: bench, name: bench, port: 443}}}}\n---\n\
-             apiVersion: v1\nkind: Service\nmetadata: {{namespace: bench, name: bench}}\n\
-             spec: {{type: ClusterIP, clusterIP: 127.0.0.1, ports: [{{name: https, port: 443}}]}}\n"
+        format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1.{group}}}\n\
+             spec: {{group: {group}, version: v1, groupPriorityMinimum: 1000, versionPriority: 15, \
+             caBundle: {bundle}, service: {{namespace: bench, name: bench, port: 443}}}}\n"
+        )
+    }
+
+    fn write_registry(&self, ports: &[u16]) {
+        let mut text = self.api_service("bench.narthex.dev");
+        text.push_str(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {namespace: bench, name: bench}\n\
+             spec: {type: ClusterIP, clusterIP: 127.0.0.1, ports: [{name: https, port: 443}]}\n",
         );
         for port in ports {
             let _ = write!(
@@ -174,14 +188,16 @@ impl World {
         self.write("registry/bench.yaml", &text);
     }
 
-    fn write_kubeconfig(&self) {
-        let text = format!(
-            "{{apiVersion: v1, kind: Config, current-context: x, contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
-             clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{}', certificate-authority: ca.crt}}}}], \
-             users: [{{name: u, user: {{token: reviewed}}}}]}}\n",
-            self.reviewer_port
-        );
-        self.write("reviewer.kubeconfig", &text);
+    fn write_kubeconfigs(&self) {
+        for (name, port) in [("reviewer", self.reviewer_port), ("delegate", self.backend_port)] {
+            let text = format!(
+                "{{apiVersion: v1, kind: Config, current-context: x, \
+                 contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
+                 clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: ca.crt}}}}], \
+                 users: [{{name: u, user: {{token: reviewed}}}}]}}\n",
+            );
+            self.write(&format!("{name}.kubeconfig"), &text);
+        }
     }
 
     /// What stands in for a kube-apiserver that reviews tokens and access.
@@ -252,7 +268,10 @@ impl World {
                 }
                 command.stdout(Stdio::null()).stderr(output());
             }
-            Contender::Narthex | Contender::NarthexLogsAll | Contender::NarthexReviews => {
+            Contender::Narthex
+            | Contender::NarthexLogsAll
+            | Contender::NarthexReviews
+            | Contender::NarthexDelegates => {
                 command.arg(env!("CARGO_BIN_EXE_narthex")).arg("gateway");
                 for (flag, value) in [
                     ("bind-address", "127.0.0.1".to_owned()),
@@ -274,6 +293,9 @@ impl World {
                     command.args(["--authentication-skip-lookup", "--authorization-mode=Webhook"]);
                 } else {
                     command.arg(format!("--token-auth-file={}", file("tokens.csv")));
+                }
+                if matches!(contender, Contender::NarthexDelegates) {
+                    command.arg(format!("--delegate-kubeconfig={}", file("delegate.kubeconfig")));
                 }
                 if matches!(contender, Contender::NarthexLogsAll) {
                     command.arg("--access-log=all");

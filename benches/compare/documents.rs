@@ -1,0 +1,121 @@
+//! What answers of our own cost, and what the delegate answers, beside a request that is relayed to an APIService.
+
+use std::process::Command;
+
+use crate::load::{self, Load};
+use crate::world::{Contender, Proxy, World};
+use crate::{Options, median, show};
+
+/// APIServices of ten resources each: a cluster with many operators has about as many.
+const GROUPS: usize = 100;
+
+const AGGREGATED: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const PROTOBUF: &str =
+    "Accept: application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const GZIP: &str = "Accept-Encoding: gzip";
+
+struct Question {
+    name: &'static str,
+    path: &'static str,
+    headers: &'static [&'static str],
+    /// Whether the last answer's ETag is shown.
+    known: bool,
+}
+
+const QUESTIONS: [Question; 8] = [
+    ask("relayed", "/apis/bench.narthex.dev/v1/namespaces/default/small", &[]),
+    ask("delegated", "/api/v1/namespaces/default/small", &[]),
+    ask("discovery", "/apis", &[AGGREGATED]),
+    ask("discovery, gzip", "/apis", &[AGGREGATED, GZIP]),
+    ask("discovery, protobuf", "/apis", &[PROTOBUF, GZIP]),
+    Question { name: "discovery, known", path: "/apis", headers: &[AGGREGATED, GZIP], known: true },
+    ask("discovery, old form", "/apis", &[GZIP]),
+    ask("OpenAPI v3 index", "/openapi/v3", &[GZIP]),
+];
+
+const fn ask(name: &'static str, path: &'static str, headers: &'static [&'static str]) -> Question {
+    Question { name, path, headers, known: false }
+}
+
+/// Prints a row for each question. Nothing stands beside it: the ratio is to the first row.
+pub(crate) fn measure(world: &World, options: &Options) {
+    world.groups(GROUPS);
+    let _backend = world.backend(false);
+    let load = Load::Http2 { clients: 8, streams: 4 };
+    println!(
+        "{GROUPS} APIServices of ten resources each; CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds \
+         of {} s",
+        options.rounds, options.seconds
+    );
+    println!("{:<22} {:>7} {:>9} {:>24} {:>9}", "answer", "status", "bytes", "CPU ms per 1,000", "ratio");
+    let proxy = world.start(Contender::NarthexDelegates, false);
+    wait_until_known(world, &proxy);
+    let mut figures: Vec<Vec<f64>> = QUESTIONS.iter().map(|_| Vec::new()).collect();
+    let mut shown = Vec::new();
+    for round in 0..options.rounds {
+        for (question, figures) in QUESTIONS.iter().zip(&mut figures) {
+            let mut headers: Vec<String> = question.headers.iter().map(|header| (*header).to_owned()).collect();
+            if question.known {
+                let answer = fetch(world, &proxy, question.path, &headers);
+                headers.push(format!("If-None-Match: {}", answer.etag.expect("an ETag")));
+            }
+            if round == 0 {
+                shown.push(fetch(world, &proxy, question.path, &headers));
+            }
+            load::run_at(&load, world, &proxy, question.path, &headers, 1);
+            let before = proxy.cpu_milliseconds();
+            let answers = load::run_at(&load, world, &proxy, question.path, &headers, options.seconds);
+            figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+        }
+    }
+    let relayed = median(&figures[0]);
+    for ((question, figures), answer) in QUESTIONS.iter().zip(&figures).zip(&shown) {
+        println!(
+            "{:<22} {:>7} {:>9} {:>24} {:>9.2}",
+            question.name,
+            answer.status,
+            answer.bytes,
+            show(figures),
+            median(figures) / relayed
+        );
+    }
+}
+
+struct Fetched {
+    status: u16,
+    /// As transferred.
+    bytes: usize,
+    etag: Option<String>,
+    text: Vec<u8>,
+}
+
+fn fetch(world: &World, proxy: &Proxy, path: &str, headers: &[String]) -> Fetched {
+    let mut command = Command::new("curl");
+    command.args(["--silent", "--include", "--http1.1", "--cacert"]).arg(world.directory().join("ca.crt"));
+    command.arg("--header").arg(format!("Authorization: Bearer {}", world.token));
+    for header in headers {
+        command.arg("--header").arg(header);
+    }
+    let output = command.arg(format!("https://127.0.0.1:{}{path}", proxy.port)).output().expect("curl starts").stdout;
+    let end = output.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    let head = String::from_utf8_lossy(&output[..end]).into_owned();
+    let etag = head.lines().find_map(|line| line.strip_prefix("etag: ").or_else(|| line.strip_prefix("ETag: ")));
+    Fetched {
+        status: head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status"),
+        bytes: output.len() - end - 4,
+        etag: etag.map(str::to_owned),
+        text: output[end + 4..].to_vec(),
+    }
+}
+
+fn wait_until_known(world: &World, proxy: &Proxy) {
+    for _ in 0..600 {
+        let answer = fetch(world, proxy, "/apis", &[AGGREGATED.to_owned()]);
+        let resources = String::from_utf8_lossy(&answer.text).matches("others6").count();
+        if resources >= GROUPS {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("the groups do not come into discovery:\n{}", proxy.log());
+}
