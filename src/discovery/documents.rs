@@ -78,8 +78,42 @@ pub(crate) struct Document {
     /// Its entity tag with quotes: upper-case hexadecimal SHA-512 of the JSON, as upstream has it.
     pub(crate) etag: HeaderValue,
     packed: OnceLock<Option<Bytes>>,
-    yaml: OnceLock<Option<Bytes>>,
-    protobuf: OnceLock<Option<Bytes>>,
+    yaml: OnceLock<Option<Written>>,
+    protobuf: OnceLock<Option<Written>>,
+}
+
+/// A document in another encoding than JSON.
+#[derive(Debug)]
+pub(crate) struct Written {
+    /// The whole of it.
+    pub(crate) bytes: Bytes,
+    packed: OnceLock<Option<Bytes>>,
+}
+
+impl Written {
+    fn new(bytes: impl Into<Bytes>) -> Written {
+        Written { bytes: bytes.into(), packed: OnceLock::new() }
+    }
+
+    /// Whether it may be sent packed.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes.len() >= WORTH_PACKING
+    }
+
+    /// As [`Document::packed`].
+    pub(crate) fn packed(&self) -> Option<Bytes> {
+        self.packed.get_or_init(|| packed(&self.bytes)).clone()
+    }
+}
+
+/// `bytes` packed with gzip, where that is worth it.
+fn packed(bytes: &[u8]) -> Option<Bytes> {
+    if bytes.len() < WORTH_PACKING {
+        return None;
+    }
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(4));
+    packer.write_all(bytes).ok()?;
+    packer.finish().ok().map(Bytes::from)
 }
 
 impl Documents {
@@ -192,29 +226,21 @@ impl Document {
 
     /// The JSON packed with gzip, where that is worth it; packed when first asked for.
     pub(crate) fn packed(&self) -> Option<Bytes> {
-        if !self.is_large() {
-            return None;
-        }
-        let pack = || {
-            let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(4));
-            packer.write_all(&self.json).ok()?;
-            packer.finish().ok().map(Bytes::from)
-        };
-        self.packed.get_or_init(pack).clone()
+        self.packed.get_or_init(|| packed(&self.json)).clone()
     }
 
     /// The document as YAML; written when first asked for. `None` if it cannot be.
-    pub(super) fn yaml(&self) -> Option<Bytes> {
+    pub(super) fn yaml(&self) -> Option<&Written> {
         let write = || {
             let value: serde_json::Value = serde_json::from_slice(&self.json).ok()?;
-            serde_saphyr::to_string(&value).ok().map(Bytes::from)
+            serde_saphyr::to_string(&value).ok().map(Written::new)
         };
-        self.yaml.get_or_init(write).clone()
+        self.yaml.get_or_init(write).as_ref()
     }
 
     /// The document as Kubernetes' protobuf; written when first asked for. `None` if it is no document of discovery.
-    pub(super) fn protobuf(&self) -> Option<Bytes> {
-        self.protobuf.get_or_init(|| protobuf::encode(&self.json).map(Bytes::from)).clone()
+    pub(super) fn protobuf(&self) -> Option<&Written> {
+        self.protobuf.get_or_init(|| protobuf::encode(&self.json).map(Written::new)).as_ref()
     }
 }
 
@@ -427,13 +453,16 @@ mod tests {
         let mut plain = Vec::new();
         flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut plain).unwrap();
         assert_eq!(plain, document.json);
+        // Every encoding.
+        let yaml = document.yaml().unwrap();
+        assert!(yaml.is_large() && yaml.packed().unwrap().len() < yaml.bytes.len() / 10);
     }
 
     #[test]
     fn yaml_says_the_same() {
         let document = &documents().groups.plain;
         let yaml = document.yaml().unwrap();
-        let back: serde_json::Value = serde_saphyr::from_slice(&yaml).unwrap();
+        let back: serde_json::Value = serde_saphyr::from_slice(&yaml.bytes).unwrap();
         assert_eq!(back, serde_json::from_slice::<serde_json::Value>(&document.json).unwrap());
     }
 }

@@ -1,10 +1,9 @@
 //! Answers for `/api`, `/apis` and `/apis/<group>`, in the form and encoding the client wants most.
 
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
-use super::documents::{Document, Documents, Forms};
+use super::documents::{Document, Documents, Forms, Written};
 use super::media::{Form, accepted, matches_etag};
 use crate::kubeapi::Status;
 use crate::message::coding::{self, Coding};
@@ -141,7 +140,7 @@ pub(crate) struct Reply<'d> {
     /// The document.
     pub(crate) document: &'d Document,
     /// The same in another encoding, where that is wanted.
-    pub(crate) other: Option<Bytes>,
+    pub(crate) other: Option<&'d Written>,
 }
 
 impl Reply<'_> {
@@ -153,7 +152,7 @@ impl Reply<'_> {
         to.insert(ETAG, document.etag.clone());
         to.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
         to.insert(VARY, HeaderValue::from_static("Accept"));
-        let may_be_packed = other.is_none() && document.is_large();
+        let may_be_packed = other.map_or_else(|| document.is_large(), Written::is_large);
         if may_be_packed {
             to.append(VARY, HeaderValue::from_static("Accept-Encoding"));
         }
@@ -162,11 +161,12 @@ impl Reply<'_> {
             return response;
         }
         to.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        let packed = if may_be_packed && coding::takes(headers, Coding::Gzip) { document.packed() } else { None };
+        let packed = || other.map_or_else(|| document.packed(), Written::packed);
+        let packed = if may_be_packed && coding::takes(headers, Coding::Gzip) { packed() } else { None };
         if packed.is_some() {
             to.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        let body = packed.or(other).unwrap_or_else(|| document.json.clone());
+        let body = packed.unwrap_or_else(|| other.map_or(&document.json, |other| &other.bytes).clone());
         to.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         if method != Method::HEAD {
             *response.body_mut() = body.into();
