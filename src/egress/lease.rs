@@ -89,12 +89,6 @@ impl Lease {
         }
     }
 
-    /// Whether the stream that this is the hold of should end, because its endpoint goes. Asked for only by those who
-    /// then do: so many a second may.
-    pub fn may_leave(&self) -> bool {
-        self.pending.as_ref().is_some_and(|pending| pending.endpoint.may_leave())
-    }
-
     /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.
     pub fn finished(&mut self) {
         match std::mem::replace(&mut self.connection, Held::Returned) {
@@ -131,10 +125,6 @@ mod tests {
         assert_eq!((endpoint.pending(), endpoint.brief()), (2, 1));
         drop(get);
         assert_eq!((endpoint.pending(), endpoint.brief()), (1, 0));
-        // So many may leave, and nobody twice.
-        assert!(!watch.may_leave());
-        endpoint.let_leave(1);
-        assert!(watch.may_leave() && !watch.may_leave());
         drop(watch);
         assert_eq!((endpoint.pending(), endpoint.brief()), (0, 0));
     }

@@ -9,6 +9,7 @@ use http::StatusCode;
 
 use super::budget::Budget;
 use super::exchange::Failure;
+use super::history::{History, Watches};
 use crate::availability::{Availability, Fate, Standing};
 use crate::egress::{BackendTls, Destination, Endpoint, Pool, Upstream};
 use crate::observe::metrics::{self, WorkerMetrics};
@@ -34,12 +35,15 @@ pub(super) struct Member {
     pub(super) counts: Rc<metrics::Endpoint>,
     /// How it stands with all workers.
     pub(super) standing: Arc<Standing>,
+    /// The APIService's watches that are there.
+    pub(super) watches: Rc<Watches>,
     /// How often it was silent, as far as this worker knows.
     silences: Cell<u32>,
 }
 
 impl Backend {
-    /// The backend of `target`; `ours` is the certificate we present unless the APIService names another.
+    /// The backend of `target`; `ours` is the certificate we present unless the APIService names another, `history` what
+    /// its APIService keeps when this one is followed by the next.
     /// Connections are shared with every backend that is equal in all that bears on trust.
     ///
     /// # Errors
@@ -47,6 +51,7 @@ impl Backend {
     pub fn new(
         target: &Target,
         ours: Option<&Arc<KeyPair>>,
+        history: &History,
         pool: &Pool,
         metrics: &WorkerMetrics,
     ) -> Result<Backend, Problem> {
@@ -57,6 +62,7 @@ impl Backend {
             endpoint: pool.endpoint(&Upstream { destination: destination.clone(), tls: tls.clone(), connect_timeout }),
             counts: metrics.endpoint(&api_service.name, &destination.to_string()),
             standing: standing.clone(),
+            watches: history.watches(destination),
             silences: Cell::new(standing.silences()),
         };
         Ok(Backend {

@@ -6,6 +6,7 @@ mod choice;
 mod events;
 mod exchange;
 mod failure;
+mod history;
 mod identity;
 mod relay;
 mod rewrite;
@@ -17,6 +18,7 @@ mod upgrade;
 mod upload;
 
 pub use backend::{Backend, backend_tls};
+pub use history::History;
 pub use identity::{Stamp, Unspeakable};
 pub use relay::Places;
 pub use send::{Outbound, send};

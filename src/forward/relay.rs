@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::events::Events;
+use super::history::Watching;
 use super::streams::{Leave, Place};
 use crate::egress::Lease;
 use crate::message::{BodyError, Received, hop_by_hop};
@@ -42,7 +43,7 @@ pub(super) enum Limit {
     /// [`Closer::answer_by`]: crate::listen::Closer::answer_by
     Deadline(Instant),
     /// Only the end of the process, or of its endpoint, which ends a watch cleanly between two events.
-    Watch(Place, Events),
+    Watch(Place, Events, Watching),
     /// Only the end of the process, which breaks it: half a log or a download must not look like the whole.
     Process(Place),
 }
@@ -74,7 +75,7 @@ impl Relayed {
                 let deadline = self.deadline.get_or_insert_with(|| Deadline::at(*at));
                 deadline.is_over(cx.waker()).then_some((End::Timeout, "time ran out"))
             }
-            Limit::Watch(place, _) | Limit::Process(place) => {
+            Limit::Watch(place, ..) | Limit::Process(place) => {
                 (place.asked(cx.waker()) == Leave::Now).then_some((End::Drained, "the gateway is ending"))
             }
         }
@@ -87,14 +88,14 @@ impl Relayed {
 
     /// Whether this is a watch between two events.
     fn may_end(&self) -> bool {
-        matches!(&self.limit, Limit::Watch(_, events) if events.is_between())
+        matches!(&self.limit, Limit::Watch(_, events, _) if events.is_between())
     }
 
     /// Whether this is a watch between two events, and the process is ending or its endpoint goes.
     fn may_leave(&self, cx: &Context<'_>) -> bool {
         match &self.limit {
-            Limit::Watch(place, events) => {
-                events.is_between() && (place.asked(cx.waker()) > Leave::No || self.lease.may_leave())
+            Limit::Watch(place, events, watching) => {
+                events.is_between() && (place.asked(cx.waker()) > Leave::No || watching.may_leave())
             }
             _ => false,
         }
@@ -120,7 +121,7 @@ impl Body for Relayed {
                 }
                 if let Some(data) = frame.data_ref() {
                     this.record.sends(data);
-                    if let Limit::Watch(_, events) = &mut this.limit {
+                    if let Limit::Watch(_, events, _) = &mut this.limit {
                         events.pass(data);
                     }
                 }

@@ -149,7 +149,7 @@ pub async fn send(
             Limit::Deadline(began + timeout)
         }
         None => match Events::of(&parts.headers).filter(|_| info.verb == "watch") {
-            Some(events) => Limit::Watch(streams.enter(), events),
+            Some(events) => Limit::Watch(streams.enter(), events, backend.member(index).watches.begin()),
             None => Limit::Process(streams.enter()),
         },
     };

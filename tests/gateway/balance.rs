@@ -203,8 +203,8 @@ async fn hints_and_conditions_of_endpoints_are_heeded() {
 }
 
 /// Reads a watch to its end; the number of the endpoint and the last event.
-async fn follow(client: &Client) -> (hyper::body::Incoming, String) {
-    let mut body = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap().into_body();
+async fn follow(client: &Client, path: &str) -> (hyper::body::Incoming, String) {
+    let mut body = client.send(get(&format!("{path}?watch=1"), &[])).await.unwrap().into_body();
     let line = next(&mut body).await.unwrap().unwrap();
     let by = serde_json::from_slice::<serde_json::Value>(&line).unwrap()["by"].as_str().unwrap().to_owned();
     (body, by)
@@ -228,10 +228,10 @@ async fn a_watch_on_a_dying_endpoint_ends_cleanly_and_resumes_elsewhere() {
         let addresses: Vec<SocketAddr> = all.values().map(|one| one.address).collect();
         let scene = Scene::at(world, &addresses, &[]);
         for client in scene.both().await {
-            let (body, by) = follow(&client).await;
+            let (body, by) = follow(&client, THINGS).await;
             all.remove(&by).expect("a watch goes where somebody is").kill();
             rest(body).await;
-            let (_, elsewhere) = follow(&client).await;
+            let (_, elsewhere) = follow(&client, THINGS).await;
             assert_ne!(elsewhere, by);
         }
     }
@@ -343,10 +343,10 @@ async fn watches_leave_an_endpoint_that_is_not_listed_any_more() {
     let (a, b) = (start("a").await, start("b").await);
     let scene = Scene::at(world, &[a.address], &[]);
     let [one, two] = scene.both().await;
-    let leaving = [follow(&one).await.0, follow(&two).await.0];
+    let leaving = [follow(&one, THINGS).await.0, follow(&two, THINGS).await.0];
     register(&scene.world, &[b.address], &[]);
     let staying = eventually("the new one to be used", async || {
-        let (body, by) = follow(&scene.http2().await).await;
+        let (body, by) = follow(&scene.http2().await, THINGS).await;
         (by == "b").then_some(body)
     })
     .await;
@@ -355,7 +355,38 @@ async fn watches_leave_an_endpoint_that_is_not_listed_any_more() {
         rest(watch).await;
     }
     assert!(!staying.is_finished());
-    assert_eq!(follow(&one).await.1, "b");
+    assert_eq!(follow(&one, THINGS).await.1, "b");
+}
+
+/// Two versions are served by the same endpoint, over the same connections. One of them moves elsewhere, and only its
+/// watches do.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_of_another_version_stay_where_one_leaves() {
+    let world = World::new();
+    let shared = Backend::start(&world, Settings::http2(), |request| signed("shared", request)).await;
+    let others = Settings { names: vec!["others-v1.others.svc"], ..Settings::http2() };
+    let own = Backend::start(&world, others, |request| signed("own", request)).await;
+    let second = world.manifests("things.example.com", "v2", &[shared.address], &annotated(&[]));
+    world.registry("second.yaml", &second.replace("things-v2", "things-v1"));
+    let first = world.manifests("things.example.com", "v1", &[], &annotated(&[]));
+    world.registry("first.yaml", first.split("---").next().unwrap());
+    let scene = Scene::of(world, &[]);
+    let client = scene.http2().await;
+    let [mut leaving, mut staying] = [JoinSet::new(), JoinSet::new()];
+    for _ in 0..10 {
+        for (version, watches) in [("v1", &mut leaving), ("v2", &mut staying)] {
+            let path = THINGS.replace("/v1/", &format!("/{version}/"));
+            let (body, by) = follow(&client, &path).await;
+            assert_eq!(by, "shared");
+            watches.spawn(rest(body));
+        }
+    }
+    let moved = scene.world.manifests("others.example.com", "v1", &[own.address], &annotated(&[]));
+    let moved = moved.replace("name: v1.others.", "name: v1.things.").replace("group: others.", "group: things.");
+    scene.world.registry("first.yaml", &moved);
+    leaving.join_all().await;
+    assert!(staying.try_join_next().is_none() && staying.len() == 10);
+    assert_eq!(follow(&client, THINGS).await.1, "own");
 }
 
 /// Endpoints come and go: each is listed when it serves, and stops when it has been off the list for a while.

@@ -49,8 +49,6 @@ pub struct Endpoint {
     /// Requests that will soon be over, as far as is known, and those that are answered for long.
     pub(in crate::egress) brief: Cell<usize>,
     pub(in crate::egress) lasting: Cell<usize>,
-    /// How many of its watches may end now, because the endpoint is no more.
-    leaving: Cell<usize>,
 }
 
 /// An answer's head, and the hold on the connection its body comes from.
@@ -103,7 +101,6 @@ impl Endpoint {
             failure: RefCell::default(),
             brief: Cell::new(0),
             lasting: Cell::new(0),
-            leaving: Cell::new(0),
         })
     }
 
@@ -120,17 +117,6 @@ impl Endpoint {
     /// Those of them that will soon be over, as far as is known: no watches, once they are answered.
     pub fn brief(&self) -> usize {
         self.brief.get()
-    }
-
-    /// Lets so many of its watches end when they next stand between two events.
-    pub fn let_leave(&self, watches: usize) {
-        self.leaving.set(watches);
-    }
-
-    pub(in crate::egress) fn may_leave(&self) -> bool {
-        let left = self.leaving.get();
-        self.leaving.set(left.saturating_sub(1));
-        left > 0
     }
 
     /// Whether the last dial succeeded, as far as is known.

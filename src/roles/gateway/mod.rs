@@ -12,7 +12,6 @@ mod delegation;
 mod doubts;
 mod files;
 mod host;
-mod leaving;
 mod local;
 mod mistakes;
 mod registering;

@@ -6,22 +6,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::connection::Connection;
-use super::leaving::Leaving;
 use super::shared::Shared;
 use super::signatures::Signatures;
 use crate::egress::{self, Pool, Resolver};
-use crate::forward::{Backend, Stamp, Streams};
+use crate::forward::{Backend, History, Stamp, Streams};
 use crate::kubeapi::{Status, User};
 use crate::listen::{Accepted, Connections, Incoming, Limits, Service, serve};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
 use crate::process::Phase;
-use crate::route::{Route, Target};
+use crate::route::{Route, Table, Target};
 use crate::tls::KeyPair;
 
 /// How often connections, pools and trust are looked through.
@@ -43,7 +42,7 @@ pub(super) struct Worker {
     connections: RefCell<Vec<Weak<Connection>>>,
     told: RefCell<HashMap<Told, Vec<metrics::ConnectionCount>>>,
     failed: RefCell<HashMap<(String, String), bool>>,
-    leaving: RefCell<Leaving>,
+    histories: RefCell<HashMap<String, Rc<History>>>,
 }
 
 /// A user, kept so that its address stays its own, and its headers.
@@ -75,7 +74,7 @@ impl Worker {
             connections: RefCell::default(),
             told: RefCell::default(),
             failed: RefCell::default(),
-            leaving: RefCell::default(),
+            histories: RefCell::default(),
         })
     }
 
@@ -90,7 +89,8 @@ impl Worker {
         if let Some((_, backend)) = backends.by_route.get(&Arc::as_ptr(route)) {
             return Ok(backend.clone());
         }
-        let made = Backend::new(target, Some(&ours), &self.pool, self.reports.metrics());
+        let history = self.histories.borrow_mut().entry(route.api_service.name.clone()).or_default().clone();
+        let made = Backend::new(target, Some(&ours), &history, &self.pool, self.reports.metrics());
         let backend = Rc::new(made.map_err(|problem| {
             let name = &route.api_service.name;
             let status = Status::internal_error(format!("aggregated API {name} cannot be reached safely"))
@@ -149,7 +149,7 @@ impl Worker {
                     self.tidy();
                 }
                 () = drain.reached(Phase::Draining), if draining.is_none() => {
-                    draining = Some(std::time::Instant::now());
+                    draining = Some(Instant::now());
                     connections.finish();
                     self.streams.finish();
                 }
@@ -177,16 +177,8 @@ impl Worker {
         let table = self.shared.table.get();
         let known =
             |route: &Arc<Route>| table.by_name(&route.api_service.name).is_some_and(|known| Arc::ptr_eq(known, route));
-        self.backends.borrow_mut().by_route.retain(|_, (route, backend)| {
-            let stays = known(route);
-            if !stays {
-                self.leaving.borrow_mut().add(backend);
-            }
-            stays
-        });
-        if self.leaving.borrow_mut().look(&table) {
-            self.streams.look();
-        }
+        self.backends.borrow_mut().by_route.retain(|_, (route, _)| known(route));
+        self.move_on(&table);
         // Only the cache holds these: nobody is asking as them now.
         self.stamps.borrow_mut().retain(|_, (user, _)| Arc::strong_count(user) > 1);
         self.connections.borrow_mut().retain(|connection| {
@@ -198,6 +190,22 @@ impl Worker {
             true
         });
         self.tell();
+    }
+
+    /// Has watches at endpoints that are not listed any more go on elsewhere.
+    fn move_on(&self, table: &Table) {
+        let (mut some, now) = (false, Instant::now());
+        self.histories.borrow_mut().retain(|name, history| {
+            let route = table.by_name(name);
+            let resolved = route.and_then(|route| route.resolved.as_ref().ok());
+            let listed = resolved.map_or(&[][..], |resolved| &resolved.endpoints);
+            let elsewhere = resolved.is_some() && route.is_some_and(|route| route.availability.is_available());
+            some |= history.look(listed, elsewhere, now);
+            route.is_some() || !history.is_empty()
+        });
+        if some {
+            self.streams.look();
+        }
     }
 
     /// Tells the metrics what the connections to backends do.
