@@ -9,8 +9,9 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::circuit::{Circuit, Fate, Held};
+use super::circuit::{Circuit, Fate, Held, Pass};
 use super::condition::{Condition, ConditionStatus};
+use super::passage::Passage;
 use super::standing::Standing;
 use crate::egress::Destination;
 use crate::observe::metrics;
@@ -58,22 +59,27 @@ impl Availability {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Lets a request through, of which so many are `running`, or says why not. Tell what became of it.
+    /// Lets a request through, of which so many are `running`, or says why not. Tell what became of it, and keep the
+    /// [`Passage`] until then, if there is one: of a backend that is well there is none.
     ///
     /// # Errors
     /// The [`Obstacle`].
-    pub fn pass(&self, running: impl FnOnce() -> usize) -> Result<(), Obstacle> {
+    pub fn pass(self: &Arc<Self>, running: impl FnOnce() -> usize) -> Result<Option<Box<Passage>>, Obstacle> {
         if !self.remarkable.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(None);
         }
         if !self.is_available() {
             return Err(Obstacle::Unavailable(self.condition()));
         }
         self.with(|circuit, reason| match circuit.pass(running(), Instant::now()) {
-            Ok(()) => Ok(()),
+            Ok(pass) => Ok(pass.map(|pass| Box::new(Passage::new(self, pass)))),
             Err(Held::Open(after)) => Err(Obstacle::Open { reason, after }),
             Err(Held::Recovering) => Err(Obstacle::Recovering),
         })
+    }
+
+    pub(super) fn give_back(&self, pass: Pass, sent: bool) {
+        self.with(|circuit, _| circuit.give_back(pass, sent, Instant::now()));
     }
 
     /// A request got an answer.
@@ -196,7 +202,7 @@ impl Board {
 mod tests {
     use super::*;
 
-    fn passes(availability: &Availability) -> bool {
+    fn passes(availability: &Arc<Availability>) -> bool {
         availability.pass(|| 0).is_ok()
     }
 
@@ -213,6 +219,21 @@ mod tests {
         (0..1000).for_each(|_| one.answered());
         assert!(one.pass(|| 1000).is_ok());
         assert_eq!(one.circuit(), metrics::Circuit::Closed);
+    }
+
+    #[test]
+    fn a_passage_that_was_not_used_is_the_next_ones() {
+        let one = Board::default().of("v1.a.io");
+        one.circuit.lock().0 = Circuit::opened_before(Instant::now());
+        one.remarkable.store(true, Ordering::Relaxed);
+        for _ in 0..100 {
+            let passage = one.pass(|| 0).ok().flatten();
+            assert!(passage.is_some() && matches!(one.pass(|| 0), Err(Obstacle::Open { .. })));
+        }
+        let passage = one.pass(|| 0).ok().flatten().unwrap();
+        passage.sent();
+        drop(passage);
+        assert!(matches!(one.pass(|| 0), Err(Obstacle::Open { .. })));
     }
 
     #[test]

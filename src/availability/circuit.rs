@@ -35,8 +35,9 @@ enum State {
     },
     /// No endpoint can be reached. Requests go through: each learns at once that there is nobody.
     Away { since: Instant },
-    /// Nothing goes through until `next`.
-    Open { next: Instant, wait: Duration },
+    /// Nothing goes through until `next`; the trial is the request that was let through last, as long as nothing is
+    /// known of it.
+    Open { next: Instant, wait: Duration, trial: bool },
     /// It answers again.
     Recovering { since: Instant, answers: usize },
 }
@@ -44,6 +45,12 @@ enum State {
 impl Default for State {
     fn default() -> State {
         State::Closed { row: 0, since: None }
+    }
+}
+
+impl State {
+    fn opened(now: Instant) -> State {
+        State::Open { next: now + TRIAL.0, wait: TRIAL.0, trial: false }
     }
 }
 
@@ -58,6 +65,13 @@ pub enum Fate {
     Unreachable,
 }
 
+/// What a request is let through with, if the backend is in doubt. To be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pass {
+    /// When the next trial would follow, if this is one.
+    trial: Instant,
+}
+
 /// Why a request is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
@@ -68,6 +82,12 @@ pub(super) enum Held {
 }
 
 impl Circuit {
+    /// One that is open, and of which the first trial is due.
+    #[cfg(test)]
+    pub(super) fn opened_before(now: Instant) -> Circuit {
+        Circuit(State::Open { next: now, wait: TRIAL.0, trial: false })
+    }
+
     /// Whether nothing is known against the backend.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.0, State::Closed { row: 0, .. })
@@ -84,22 +104,35 @@ impl Circuit {
         }
     }
 
-    /// Lets a request through, or not; `running` are under way. May be a trial, which is taken by asking.
-    pub(super) fn pass(&mut self, running: usize, now: Instant) -> Result<(), Held> {
+    /// Lets a request through, or not; `running` are under way. What it is let through with is to be given back.
+    pub(super) fn pass(&mut self, running: usize, now: Instant) -> Result<Option<Pass>, Held> {
         match &mut self.0 {
-            State::Closed { .. } | State::Away { .. } => Ok(()),
+            State::Closed { .. } | State::Away { .. } => Ok(None),
             State::Open { next, .. } if now < *next => Err(Held::Open(*next - now)),
-            State::Open { next, wait } => {
-                *next = now + *wait;
-                Ok(())
+            State::Open { next, wait, trial } => {
+                (*next, *trial) = (now + *wait, true);
+                Ok(Some(Pass { trial: *next }))
             }
             State::Recovering { since, answers } => {
                 if *answers >= ENOUGH || now.saturating_duration_since(*since) >= LONGEST {
                     self.0 = State::default();
-                    return Ok(());
+                    return Ok(None);
                 }
-                if running < FIRST + *answers { Ok(()) } else { Err(Held::Recovering) }
+                if running < FIRST + *answers { Ok(None) } else { Err(Held::Recovering) }
             }
+        }
+    }
+
+    /// A request is over, whatever was heard of it before; `sent` if it may have reached the backend. One that was refused
+    /// on its way was no trial, and the next is: whoever asks what never gets there must not keep others off. Of one
+    /// that was sent and nobody waited for nothing is known: the next need not wait for long.
+    pub(super) fn give_back(&mut self, pass: Pass, sent: bool, now: Instant) {
+        if let State::Open { next, trial, .. } = &mut self.0
+            && *trial
+            && *next == pass.trial
+        {
+            *trial = false;
+            *next = if sent { (now + TRIAL.0).min(*next) } else { now };
         }
     }
 
@@ -110,7 +143,7 @@ impl Circuit {
             (State::Closed { row, since }, Fate::Lost) => {
                 let (row, since) = (row + 1, since.unwrap_or(now));
                 if row >= ROW && now.saturating_duration_since(since) >= SUSTAINED {
-                    State::Open { next: now + TRIAL.0, wait: TRIAL.0 }
+                    State::opened(now)
                 } else {
                     State::Closed { row, since: Some(since) }
                 }
@@ -121,13 +154,13 @@ impl Circuit {
                 State::default()
             }
             (State::Away { .. } | State::Open { .. }, Fate::Answered) => State::Recovering { since: now, answers: 0 },
-            (State::Open { wait, .. }, Fate::Lost) => {
+            (State::Open { wait, trial: true, .. }, Fate::Lost) => {
                 let wait = (wait * 2).min(TRIAL.1);
-                State::Open { next: now + wait, wait }
+                State::Open { next: now + wait, wait, trial: false }
             }
-            (State::Recovering { .. }, Fate::Lost) => State::Open { next: now + TRIAL.0, wait: TRIAL.0 },
+            (State::Recovering { .. }, Fate::Lost) => State::opened(now),
             (State::Recovering { since, answers }, Fate::Answered) => State::Recovering { since, answers: answers + 1 },
-            (away @ State::Away { .. }, _) | (away @ State::Open { .. }, Fate::Unreachable) => away,
+            (State::Away { .. }, _) | (State::Open { .. }, Fate::Unreachable | Fate::Lost) => self.0,
         };
     }
 
@@ -205,17 +238,53 @@ mod tests {
     }
 
     #[test]
+    fn a_trial_that_never_got_there_was_none() {
+        let at = millis(Instant::now());
+        let mut circuit = opened(at(0));
+        let take = |circuit: &mut Circuit, millis| circuit.pass(0, at(millis)).unwrap().unwrap();
+        for _ in 0..100 {
+            let refused = take(&mut circuit, 2000);
+            assert!(circuit.pass(0, at(2000)).is_err());
+            circuit.give_back(refused, false, at(2000));
+        }
+        // What was lost late was no trial.
+        circuit.hear(Fate::Lost, at(2000));
+        let lost = take(&mut circuit, 2000);
+        circuit.hear(Fate::Lost, at(2100));
+        circuit.give_back(lost, true, at(2100));
+        assert_eq!(circuit.pass(0, at(2100)), Err(Held::Open(Duration::from_secs(2))));
+        circuit.hear(Fate::Lost, at(2200));
+        assert_eq!(circuit.pass(0, at(2200)), Err(Held::Open(Duration::from_millis(1900))));
+        // Nobody waited for it to the end, nor may the others for the one that follows.
+        for second in [10, 20] {
+            let trial = take(&mut circuit, second * 1000);
+            circuit.hear(Fate::Lost, at(second * 1000));
+            circuit.give_back(trial, true, at(second * 1000));
+        }
+        let left = take(&mut circuit, 30_000);
+        circuit.give_back(left, true, at(30_500));
+        assert_eq!(circuit.pass(0, at(30_500)), Err(Held::Open(Duration::from_secs(1))));
+        // One that took longer than the wait gives back nothing of the next one's.
+        let (slow, next) = (take(&mut circuit, 31_500), take(&mut circuit, 60_000));
+        circuit.give_back(slow, false, at(60_001));
+        assert!(circuit.pass(0, at(60_001)).is_err());
+        circuit.hear(Fate::Answered, at(60_002));
+        circuit.give_back(next, true, at(60_002));
+        assert_eq!(circuit.state(at(60_002)), metrics::Circuit::HalfOpen);
+    }
+
+    #[test]
     fn who_comes_back_gets_as_much_as_it_has_answered() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
         circuit.hear(Fate::Answered, at(2000));
         assert_eq!(circuit.state(at(2000)), metrics::Circuit::HalfOpen);
-        assert_eq!(circuit.pass(FIRST - 1, at(2000)), Ok(()));
+        assert_eq!(circuit.pass(FIRST - 1, at(2000)), Ok(None));
         assert_eq!(circuit.pass(FIRST, at(2000)), Err(Held::Recovering));
         for _ in 0..100 {
             circuit.hear(Fate::Answered, at(2100));
         }
-        assert_eq!(circuit.pass(FIRST + 99, at(2100)), Ok(()));
+        assert_eq!(circuit.pass(FIRST + 99, at(2100)), Ok(None));
         assert_eq!(circuit.pass(FIRST + 100, at(2100)), Err(Held::Recovering));
         let mut late = circuit;
         assert!(late.pass(10_000, at(13_000)).is_ok() && late.is_plain());
@@ -234,7 +303,7 @@ mod tests {
         let at = millis(Instant::now());
         let mut circuit = Circuit::default();
         circuit.hear(Fate::Unreachable, at(0));
-        assert_eq!((circuit.state(at(0)), circuit.pass(1000, at(1))), (metrics::Circuit::Open, Ok(())));
+        assert_eq!((circuit.state(at(0)), circuit.pass(1000, at(1))), (metrics::Circuit::Open, Ok(None)));
         circuit.hear(Fate::Unreachable, at(500));
         let mut short = circuit;
         short.hear(Fate::Answered, at(900));

@@ -11,6 +11,7 @@ mod board;
 mod circuit;
 mod condition;
 mod judge;
+mod passage;
 // The APIServices as an API, read-only.
 pub mod report;
 mod schedule;
@@ -21,5 +22,6 @@ pub use board::{Availability, Board, Obstacle};
 pub use circuit::Fate;
 pub use condition::{Condition, ConditionStatus};
 pub use judge::{Finding, Judge};
+pub use passage::Passage;
 pub use schedule::{Probe, ProbeFailure, Witness, run};
 pub use standing::{Share, Standing};

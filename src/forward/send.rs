@@ -21,6 +21,7 @@ use super::streams::Streams;
 use super::upload::{Fault, Source};
 use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
+use crate::availability::Passage;
 use crate::egress::Sent;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
@@ -45,6 +46,8 @@ pub struct Outbound<'o> {
     pub timeout: Option<Duration>,
     /// Its places among the requests under way; taken until the answer's end.
     pub places: Places,
+    /// What it was let through with; kept until its answer begins.
+    pub passage: Option<Box<Passage>>,
 }
 
 /// Sends a request to `backend` and gives its answer, whose body goes on streaming with `record` in it.
@@ -63,7 +66,7 @@ pub async fn send(
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let began = record.last_phase_ended();
-    let Outbound { request, path_and_query, origin, identity_headers, connection, timeout, places } = outbound;
+    let Outbound { request, path_and_query, origin, identity_headers, connection, timeout, places, passage } = outbound;
     let info = permit.request();
     let name = &backend.api_service().name;
     let most = backend.api_service().settings.max_request_bytes;
@@ -85,6 +88,7 @@ pub async fn send(
             &protocol,
             streams,
             connection,
+            passage.as_deref(),
             record,
         );
         return Box::pin(upgrade).await;
@@ -94,6 +98,9 @@ pub async fn send(
             Ok(prepared) => prepared,
             Err(refusal) => return Err((refusal, record)),
         };
+    if let Some(passage) = &passage {
+        passage.sent();
+    }
     let tried = {
         let exchange =
             pin!(exchange(request, copy, source.as_ref(), again, timeout.is_none(), backend, |reason| record

@@ -17,6 +17,7 @@ use super::rewrite;
 use super::signature::Origin;
 use super::streams::Streams;
 use super::tunnel::{Carried, carry};
+use crate::availability::Passage;
 use crate::egress::{self, DialError, DialPhase, Lease, Timing};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
@@ -39,6 +40,7 @@ pub(super) async fn upgrade(
     protocol: &str,
     streams: &Streams,
     connection: &Closer,
+    passage: Option<&Passage>,
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let name = &backend.api_service().name;
@@ -70,6 +72,9 @@ pub(super) async fn upgrade(
         Err(refusal) => return Err((refusal, record)),
     };
 
+    if let Some(passage) = passage {
+        passage.sent();
+    }
     let (index, mut sender, timing) = match open(backend).await {
         Ok(opened) => opened,
         Err(failure) => {

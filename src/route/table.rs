@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::availability::{Availability, Board, Obstacle, Standing};
+use crate::availability::{Availability, Board, Obstacle, Passage, Standing};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Turned;
@@ -43,9 +43,9 @@ pub struct Table {
 
 /// A route that can be taken now: it leads somewhere, and it is not known that nobody answers there.
 /// Only [`Route::target`] makes one.
-#[derive(Clone)]
 pub struct Target {
     route: Arc<Route>,
+    passage: Option<Box<Passage>>,
 }
 
 /// Seconds after which a client may try an unavailable APIService again.
@@ -186,7 +186,7 @@ impl Route {
         match &self.resolved {
             Err(unavailable) => Err(self.unavailable(unavailable.reason, &unavailable.message, "")),
             Ok(_) => match self.availability.pass(|| self.inflight.count()) {
-                Ok(()) => Ok(Target { route: self.clone() }),
+                Ok(passage) => Ok(Target { route: self.clone(), passage }),
                 Err(obstacle) => Err(self.held(&obstacle)),
             },
         }
@@ -256,6 +256,12 @@ impl Target {
     /// The route taken.
     pub fn route(&self) -> &Arc<Route> {
         &self.route
+    }
+
+    /// What the request holds until its answer begins, if the backend is in doubt. It goes back with a target that is not
+    /// used.
+    pub fn passage(self) -> Option<Box<Passage>> {
+        self.passage
     }
 
     /// Where it leads.

@@ -210,6 +210,50 @@ async fn one_of_five_takes_ten_seconds_an_answer() {
     assert_eq!(sample(&five.gateway, "narthex_circuit_state{apiservice=\"v1.one.example.com\"}").await, Some(0.0));
 }
 
+/// An open circuit lets one request through to see how the backend is. One that we refuse ourselves was not that one.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_refused_does_not_keep_a_circuit_open() {
+    let world = World::new();
+    let mad = Arc::new(AtomicBool::new(false));
+    let told = mad.clone();
+    let backend = raw::http1(&world, Settings::http1(), move |mut talk: Talk| {
+        let mad = told.load(Ordering::SeqCst);
+        async move {
+            let sane = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+            talk.say(if mad { "\0\u{1}\r\n\r\n" } else { sane }).await;
+            talk.close().await;
+        }
+    })
+    .await;
+    // No question of our own finds it well again.
+    let annotations = [("probe-interval", "24h"), ("max-request-bytes", "10")];
+    let scene = Scene::new(world, &[&backend], &annotations);
+    let client = scene.http2().await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    mad.store(true, Ordering::SeqCst);
+    for refused in ["too large", "an upgrade"] {
+        eventually("the circuit to open", async || {
+            let answer = client.get(THINGS).await;
+            (answer.json()["details"]["causes"][0]["reason"] == "CircuitOpen").then_some(())
+        })
+        .await;
+        mad.store(refused == "too large", Ordering::SeqCst);
+        let http1 = scene.http1().await;
+        eventually("the trial to be taken", async || {
+            let request = match refused {
+                "too large" => request(Method::POST, THINGS, &[], "more than ten bytes"),
+                _ => get(THINGS, &[("connection", "upgrade"), ("upgrade", "nonsense")]),
+            };
+            let answer = http1.ask(request).await;
+            (answer.status != 503).then(|| assert!(matches!(answer.status.as_u16(), 403 | 413), "{}", answer.text()))
+        })
+        .await;
+        // It is the next one's, which the backend answers, or does not.
+        let expected = if refused == "too large" { 502 } else { 200 };
+        assert_eq!(client.get(THINGS).await.status, expected);
+    }
+}
+
 /// Those who waited for a backend to come back do not end it by coming all at once: it gets eight requests, and then as
 /// many more as it has answered.
 #[tokio::test(flavor = "multi_thread")]

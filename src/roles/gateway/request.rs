@@ -259,6 +259,7 @@ async fn relay(
         connection: &connection.closer,
         timeout,
         places: [place, route_place],
+        passage: target.passage(),
     };
     let mut response =
         send(&permit, &backend, outbound, shared.forwarding.reject_redirects, &worker.streams, record).await?;
