@@ -111,10 +111,13 @@ fn places(
 ) -> Result<(Vec<Destination>, usize), Unavailable> {
     let ServiceReference { namespace, name, port } = reference;
     let unavailable = |reason, message| Err(Unavailable { reason, message });
+    let unknown = |why: &str| {
+        let message = format!("service/{name} in {namespace:?} cannot be checked due to: {why}");
+        unavailable("ServiceAccessError", message)
+    };
     let Some(service) = registry.service(namespace, name) else {
-        if let Some(why) = registry.refusal(namespace) {
-            let message = format!("service/{name} in {namespace:?} cannot be checked due to: {why}");
-            return unavailable("ServiceAccessError", message);
+        if let Some(why) = registry.trouble(namespace) {
+            return unknown(why);
         }
         return unavailable("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
     };
@@ -134,6 +137,9 @@ fn places(
     // Of a directory's Service they may be left away; a kube-apiserver's controllers write them for each that has
     // servers, except where somebody else balances.
     if slices.is_empty() && service.origin == Origin::Cluster && service.kind == ServiceType::ClusterIp {
+        if let Some(why) = registry.trouble(namespace) {
+            return unknown(why);
+        }
         let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
         return unavailable("EndpointsNotFound", message);
     }

@@ -56,8 +56,8 @@ pub(super) struct Contents {
     pub(super) api_services: Vec<(String, Arc<ApiService>)>,
     pub(super) services: Vec<Arc<Service>>,
     pub(super) endpoint_slices: Vec<Arc<EndpointSlice>>,
-    /// Namespaces that cannot be looked into, and why.
-    pub(super) refused: BTreeMap<String, String>,
+    /// Namespaces of which nobody knows what is in them, and why.
+    pub(super) unknown: BTreeMap<String, String>,
 }
 
 impl Contents {
@@ -83,7 +83,7 @@ impl Contents {
         self.api_services.append(&mut other.api_services);
         self.services.append(&mut other.services);
         self.endpoint_slices.append(&mut other.endpoint_slices);
-        self.refused.append(&mut other.refused);
+        self.unknown.append(&mut other.unknown);
         (self, hidden)
     }
 }
@@ -102,8 +102,8 @@ pub struct Registry {
     pub warnings: Arc<Vec<Problem>>,
     /// Whether every source has said all there is at least once: what is not here does not exist.
     pub complete: bool,
-    /// Namespaces that a kube-apiserver does not let us look into, and what it says of that.
-    refused: Arc<BTreeMap<String, String>>,
+    /// Namespaces of a kube-apiserver of which nobody knows what is in them, and why.
+    unknown: Arc<BTreeMap<String, String>>,
     by_name: Sharded<Arc<ApiService>>,
     /// By namespace and name of the Service.
     services: Sharded<Arc<Service>>,
@@ -182,15 +182,15 @@ impl Registry {
         registry
     }
 
-    /// Why nobody knows which Services there are in `namespace`, if that is so.
-    pub(super) fn refusal(&self, namespace: &str) -> Option<&str> {
-        self.refused.get(namespace).map(String::as_str)
+    /// Why nobody knows what there is in `namespace`, if that is so.
+    pub(super) fn trouble(&self, namespace: &str) -> Option<&str> {
+        self.unknown.get(namespace).map(String::as_str)
     }
 
     /// Sorts what was found and looks for what deserves a second look.
     pub(super) fn of(contents: Contents) -> Registry {
-        let Contents { mut api_services, services, endpoint_slices, refused } = contents;
-        let mut registry = Registry { refused: Arc::new(refused), complete: true, ..Registry::default() };
+        let Contents { mut api_services, services, endpoint_slices, unknown } = contents;
+        let mut registry = Registry { unknown: Arc::new(unknown), complete: true, ..Registry::default() };
         for one in services {
             registry.services.insert(&service_key(&one.namespace, &one.name), one);
         }
@@ -222,7 +222,7 @@ impl Registry {
         if let Backend::Service(reference) = &one.backend {
             let (name, namespace) = (&reference.name, &reference.namespace);
             match self.service(namespace, name) {
-                None if self.refused.contains_key(namespace) => {}
+                None if self.unknown.contains_key(namespace) => {}
                 None => {
                     let message = format!("service/{name} in {namespace:?} is not there: unavailable until it is");
                     warnings.push(Problem::field(place, "spec.service", message));

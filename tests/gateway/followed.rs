@@ -2,7 +2,7 @@
 //! being served while that server is away.
 
 use crate::backend::{Backend, Settings, json as answer};
-use crate::client::{get, request};
+use crate::client::{admin, get, request};
 use crate::cluster::Cluster;
 use crate::scene::{Scene, THINGS, annotated};
 use crate::world::{World, eventually};
@@ -153,6 +153,49 @@ async fn what_is_wrong_or_not_allowed_concerns_nobody_else() {
     })
     .await;
     until(&scene, THINGS, 200, "one").await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_cannot_be_listed_keeps_nobody_else_away() {
+    let world = World::new();
+    let one = backend(&world, r#"{"from":"one"}"#).await;
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    for (group, status) in [("dark", 500), ("denied", 401)] {
+        cluster.apply(&world.manifests(&format!("{group}.example.com"), "v1", &[], ""));
+        cluster.refuse(&format!("/api/v1/namespaces/{group}/"), status);
+    }
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, "/readyz", 200, "ok").await;
+    // With the first picture, all of it is there.
+    let client = scene.http2().await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    for group in ["dark", "denied"] {
+        let refused = client.get(&format!("/apis/{group}.example.com/v1/x")).await.refused(503, "ServiceUnavailable");
+        let details = &refused["details"];
+        assert_eq!(details["causes"][0]["reason"], "ServiceAccessError", "{refused}");
+        assert_eq!(details["retryAfterSeconds"], 5, "{refused}");
+    }
+    scene.gateway.said(&["namespace", "services cannot be listed", "answered 500", "v1.dark.example.com"]).await;
+    let problems = admin(&scene.gateway, get("/status.json", &[])).await.json()["registryProblems"].to_string();
+    assert!(problems.contains("v1.dark.example.com") && problems.contains("v1.denied.example.com"), "{problems}");
+    eventually("the metric", async || {
+        let metrics = admin(&scene.gateway, get("/metrics", &[])).await.text();
+        metrics.contains(r#"narthex_registry_errors{source="kube-apiserver"} 2"#).then_some(())
+    })
+    .await;
+
+    // One more that leads there is neither nobody's nor somebody else's; and no longer is one that leads elsewhere.
+    let more = scene.world.manifests("more.example.com", "v1", &[], "");
+    cluster.apply(&more.replace("namespace: more", "namespace: dark"));
+    cluster.refuse("/apis/discovery.k8s.io/v1/namespaces/odd/", 500);
+    cluster.apply(&scene.world.manifests("odd.example.com", "v1", &[], ""));
+    for group in ["more", "odd"] {
+        until(&scene, &format!("/apis/{group}.example.com/v1/x"), 503, "ServiceAccessError").await;
+    }
+    cluster.refuse("/apis/discovery.k8s.io/v1/namespaces/odd/", 0);
+    until(&scene, "/apis/odd.example.com/v1/x", 503, "EndpointsNotFound").await;
 }
 
 #[tokio::test]

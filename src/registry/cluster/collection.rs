@@ -9,11 +9,13 @@ pub(super) struct Collection<T> {
     listed: BTreeSet<String>,
     /// Whether there ever was a whole list.
     pub(super) is_whole: bool,
+    /// Why there never was one, if that is known.
+    pub(super) trouble: Option<String>,
 }
 
 impl<T> Default for Collection<T> {
     fn default() -> Collection<T> {
-        Collection { objects: BTreeMap::new(), listed: BTreeSet::new(), is_whole: false }
+        Collection { objects: BTreeMap::new(), listed: BTreeSet::new(), is_whole: false, trouble: None }
     }
 }
 
@@ -47,7 +49,17 @@ impl<T> Collection<T> {
         let before = self.objects.len();
         self.objects.retain(|name, _| self.listed.contains(name));
         let first = !std::mem::replace(&mut self.is_whole, true);
+        self.trouble = None;
         first || self.objects.len() != before
+    }
+
+    /// There is no list. True if that is new, and matters: what an earlier one said is used.
+    pub(super) fn fails(&mut self, why: &str) -> bool {
+        let changed = !self.is_whole && self.trouble.as_deref() != Some(why);
+        if changed {
+            self.trouble = Some(why.to_owned());
+        }
+        changed
     }
 
     /// The names of the list that ended last, those of wrong objects too.

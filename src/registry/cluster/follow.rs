@@ -4,12 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures_util::future::AbortHandle;
 use futures_util::future::Abortable;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 use super::known::{Kind, Known, ServiceEndpoints};
 use super::state::ClusterState;
@@ -20,6 +21,11 @@ use crate::kubeclient::{Client, Kubeconfig, Source};
 use crate::process::{Problems, Publisher};
 use crate::registry::api_service::ApiService;
 use crate::registry::snapshot::{Contents, Settings};
+
+/// After this a new APIService is shown, although nothing is known of its namespace yet.
+const SOON: Duration = Duration::from_secs(1);
+/// After this nothing waits for a namespace any more.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A kube-apiserver whose kubeconfig was right when it was read.
 pub struct Cluster {
@@ -68,6 +74,7 @@ impl Watching {
         let shared = Rc::new(Shared {
             known: RefCell::new(Known::new(settings, statuses)),
             failing: RefCell::default(),
+            well_since: Cell::new(Instant::now()),
             changed: Notify::new(),
             dirty: Cell::new(false),
         });
@@ -93,6 +100,8 @@ struct Shared {
     known: RefCell<Known>,
     /// What cannot be followed now, since when, and why.
     failing: RefCell<BTreeMap<Kind, (SystemTime, String)>>,
+    /// Since when the server itself is there.
+    well_since: Cell<Instant>,
     changed: Notify,
     dirty: Cell<bool>,
 }
@@ -145,7 +154,7 @@ impl Followed {
     /// Takes what changed: begins and ends watches as the APIServices ask for it, those of `others` too.
     pub(in crate::registry) fn take<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Taken {
         self.shared.dirty.set(false);
-        let wanted = self.shared.known.borrow().wanted(others);
+        let wanted = self.shared.known.borrow_mut().settle(others);
         let gone: Vec<Kind> = self
             .tasks
             .keys()
@@ -169,7 +178,7 @@ impl Followed {
         let mut known = self.shared.known.borrow_mut();
         // All is taken, these with it.
         let _ = known.only_endpoints();
-        let complete = self.now.complete || known.is_complete(&wanted);
+        let complete = known.complete;
         let taken = Taken { contents: known.contents(), problems: known.problems(), version: known.version, complete };
         drop(known);
         self.tell(complete);
@@ -180,7 +189,9 @@ impl Followed {
         self.tasks.entry(kind).or_insert_with_key(|kind| {
             let path = path(kind);
             let (client, teller) = (self.client.clone(), Teller { shared: self.shared.clone(), kind: kind.clone() });
-            Task::begin(async move { watch::keep(client, &path, &teller).await })
+            Task::begin(async move {
+                futures_util::join!(watch::keep(client, &path, &teller), teller.shared.wait_for(&teller.kind));
+            })
         });
     }
 
@@ -231,6 +242,25 @@ impl Shared {
         self.dirty.set(true);
         self.changed.notify_one();
     }
+
+    /// Waits for what is in a namespace, and for no longer than it may take.
+    async fn wait_for(&self, kind: &Kind) {
+        let Kind::Services(namespace) = kind else { return };
+        let began = Instant::now();
+        for (patience, give_up) in [(SOON, false), (PATIENCE, true)] {
+            loop {
+                // A server that is away says nothing about a namespace.
+                let away = self.failing.borrow().contains_key(&Kind::ApiServices);
+                let waited = began.max(self.well_since.get()).elapsed();
+                if !away && waited >= patience {
+                    break;
+                }
+                sleep(if away { patience } else { patience - waited }).await;
+            }
+            self.known.borrow_mut().is_late(namespace, give_up);
+            self.wake();
+        }
+    }
 }
 
 impl Keeper for Teller {
@@ -255,6 +285,9 @@ impl Keeper for Teller {
     }
 
     fn is_well(&self) {
+        if self.kind == Kind::ApiServices && self.shared.failing.borrow().contains_key(&self.kind) {
+            self.shared.well_since.set(Instant::now());
+        }
         if self.shared.failing.borrow_mut().remove(&self.kind).is_some() {
             self.shared.wake();
         }
@@ -264,12 +297,19 @@ impl Keeper for Teller {
         tracing::debug!(kind = ?self.kind, why = failure.why, "a watch of the registry failed");
         let why = format!("{}: {}", path(&self.kind), failure.why);
         self.shared.failing.borrow_mut().entry(self.kind.clone()).or_insert((SystemTime::now(), String::new())).1 = why;
-        // A server that is away says nothing about a namespace; one that answers with a refusal does.
-        if let Some(status) = failure.status.filter(|status| (400..500).contains(status) && *status != 429) {
-            self.known(|known| known.is_refused(&self.kind, &format!("the kube-apiserver answered {status}")));
-        }
+        // Clients may read this, so it names no addresses.
+        let why = match failure.status {
+            Some(status) => format!("the kube-apiserver answered {status}"),
+            None => "the kube-apiserver did not answer".to_owned(),
+        };
+        self.known(|known| known.fails(&self.kind, &why, failure.status.is_some_and(is_refusal)));
         self.shared.wake();
     }
+}
+
+/// Whether the same will be said the next time. Who we are may be another by then: a token is renewed.
+fn is_refusal(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 401 | 408 | 429)
 }
 
 fn path(kind: &Kind) -> String {
@@ -278,6 +318,27 @@ fn path(kind: &Kind) -> String {
         Kind::Services(namespace) => format!("/api/v1/namespaces/{namespace}/services"),
         Kind::EndpointSlices(namespace) => {
             format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_otherwise_the_next_time_is_no_refusal() {
+        for (status, refusal) in [
+            (400, true),
+            (401, false),
+            (403, true),
+            (404, true),
+            (408, false),
+            (429, false),
+            (500, false),
+            (504, false),
+        ] {
+            assert_eq!(is_refusal(status), refusal, "{status}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a kube-apiserver said, kept until it says otherwise. Pure: objects in, contents out.
 //!
-//! An APIService is shown once its Service's namespace has been listed: before that nobody could say where it leads.
+//! An APIService is shown once its Service's namespace has been listed, or nobody waits for that any more: before, it
+//! could not be said where it leads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use std::time::SystemTime;
 use serde_json::value::RawValue;
 
 use super::collection::Collection;
+use super::namespace::{Namespace, Part};
 use super::object;
 use super::statuses::Statuses;
 use crate::process::{Problem, Problems};
 use crate::registry::api_service::{ApiService, Backend};
 use crate::registry::endpoints::EndpointSlice;
-use crate::registry::service::Service;
 use crate::registry::snapshot::{Contents, Settings};
 
 /// A collection that is followed.
@@ -37,6 +38,8 @@ pub(super) struct Known {
     /// The `status` that each has there.
     statuses: Statuses,
     namespaces: BTreeMap<String, Namespace>,
+    /// Whether everything was there once, as far as it can be had.
+    pub(super) complete: bool,
     problems: BTreeMap<(Kind, String), Vec<Problem>>,
     /// Counts what changed.
     pub(super) version: u64,
@@ -51,20 +54,6 @@ pub(super) struct Known {
 /// A Service, by namespace and name, and its EndpointSlices.
 pub(super) type ServiceEndpoints = ((String, String), Vec<Arc<EndpointSlice>>);
 
-#[derive(Default)]
-struct Namespace {
-    services: Collection<Arc<Service>>,
-    slices: Collection<Arc<EndpointSlice>>,
-    /// Why it cannot be looked into, if that is so and nothing of it is known.
-    refused: Option<String>,
-}
-
-impl Namespace {
-    fn is_settled(&self) -> bool {
-        self.refused.is_some() || (self.services.is_whole && self.slices.is_whole)
-    }
-}
-
 impl Known {
     pub(super) fn new(settings: Settings, statuses: Statuses) -> Known {
         Known {
@@ -73,6 +62,7 @@ impl Known {
             shown: BTreeMap::new(),
             statuses,
             namespaces: BTreeMap::new(),
+            complete: false,
             problems: BTreeMap::new(),
             version: 0,
             heard: 0,
@@ -139,16 +129,8 @@ impl Known {
                 statuses.retain(|name| api_services.has(name));
                 changed
             }
-            Kind::Services(namespace) => {
-                let namespace = self.namespace(namespace);
-                namespace.refused = None;
-                namespace.services.end()
-            }
-            Kind::EndpointSlices(namespace) => {
-                let namespace = self.namespace(namespace);
-                namespace.refused = None;
-                namespace.slices.end()
-            }
+            Kind::Services(namespace) => self.namespace(namespace).services.end(),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.end(),
         };
         let listed: BTreeSet<String> = match kind {
             Kind::ApiServices => self.api_services.listed(),
@@ -183,19 +165,25 @@ impl Known {
         self.untell(kind, name);
     }
 
-    /// The API server refuses a collection. That of a namespace of which nothing is known is settled by it: the
-    /// APIServices that lead there are shown, and say why nobody knows where they lead.
-    pub(super) fn is_refused(&mut self, kind: &Kind, why: &str) {
-        let (Kind::Services(namespace) | Kind::EndpointSlices(namespace)) = kind else { return };
-        let namespace = self.namespace(namespace);
-        if !namespace.is_settled() {
-            namespace.refused = Some(why.to_owned());
-            self.counts(true);
-        }
+    /// A collection cannot be listed or watched. Of a namespace of which nothing is known that concerns the APIServices
+    /// that lead there: they are shown, at once if it was `refused`, and say why nobody knows where they lead.
+    pub(super) fn fails(&mut self, kind: &Kind, why: &str, refused: bool) {
+        let changed = match kind {
+            Kind::ApiServices => false,
+            Kind::Services(namespace) => self.namespace(namespace).fails(Part::Services, why, refused),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).fails(Part::Slices, why, refused),
+        };
+        self.counts(changed);
+    }
+
+    /// A namespace was waited for; for the last time, if it is given up.
+    pub(super) fn is_late(&mut self, namespace: &str, give_up: bool) {
+        let changed = self.namespaces.get_mut(namespace).is_some_and(|one| one.is_late(give_up));
+        self.counts(changed);
     }
 
     /// The namespaces in which APIServices have their Services, those of `others` too.
-    pub(super) fn wanted<'o>(&self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
+    fn wanted<'o>(&self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
         let mut wanted: BTreeSet<String> = others.filter_map(namespace_of).map(str::to_owned).collect();
         wanted.extend(self.api_services.values().filter_map(|one| namespace_of(one)).map(str::to_owned));
         wanted
@@ -211,33 +199,58 @@ impl Known {
         });
     }
 
-    /// Whether all that is `wanted` was said at least once.
-    pub(super) fn is_complete(&self, wanted: &BTreeSet<String>) -> bool {
-        self.api_services.is_whole
-            && wanted.iter().all(|name| self.namespaces.get(name).is_some_and(Namespace::is_settled))
-    }
-
-    /// What is known, as far as it is to be shown.
-    pub(super) fn contents(&mut self) -> Contents {
-        let Known { api_services, shown, namespaces, .. } = self;
+    /// Shows what can be, and says which namespaces are wanted for that and for `others`.
+    pub(super) fn settle<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
+        let Known { api_services, shown, namespaces, complete, .. } = self;
         shown.retain(|name, _| api_services.has(name));
         for one in api_services.values() {
-            let settled = namespace_of(one).is_none_or(|name| namespaces.get(name).is_some_and(Namespace::is_settled));
-            if settled {
+            let namespace = namespace_of(one).map(|name| namespaces.get(name));
+            let shows = match namespace {
+                None => true,
+                Some(None) => false,
+                // One that is new gains nothing by being hidden: who asks for it would be told that there is none.
+                Some(Some(namespace)) => {
+                    let new = *complete && !shown.contains_key(&one.name);
+                    namespace.is_settled() || (new && namespace.trouble().is_some())
+                }
+            };
+            if shows {
                 shown.insert(one.name.clone(), one.clone());
             }
         }
+        let wanted = self.wanted(others);
+        let is_settled = |name: &String| self.namespaces.get(name).is_some_and(Namespace::is_settled);
+        self.complete |= self.api_services.is_whole && wanted.iter().all(is_settled);
+        wanted
+    }
+
+    /// What is known, as far as it is to be shown.
+    pub(super) fn contents(&self) -> Contents {
+        let Known { shown, namespaces, .. } = self;
+        let unknown = |(name, one): (&String, &Namespace)| {
+            let (what, why) = one.trouble()?;
+            Some((name.clone(), format!("{what} cannot be listed: {why}")))
+        };
         Contents {
             api_services: shown.values().map(|one| (place(&Kind::ApiServices, &one.name), one.clone())).collect(),
             services: namespaces.values().flat_map(|one| one.services.values().cloned()).collect(),
             endpoint_slices: namespaces.values().flat_map(|one| one.slices.values().cloned()).collect(),
-            refused: namespaces.iter().filter_map(|(name, one)| Some((name.clone(), one.refused.clone()?))).collect(),
+            unknown: namespaces.iter().filter_map(unknown).collect(),
         }
     }
 
-    /// What is wrong with objects; they are as they last were when they were right, if they ever were.
+    /// What is wrong with objects; they are as they last were when they were right, if they ever were. And what is
+    /// wrong with namespaces.
     pub(super) fn problems(&self) -> Problems {
-        Problems(self.problems.values().flatten().cloned().collect())
+        let of_namespace = |(name, one): (&String, &Namespace)| {
+            let (what, why) = one.given_up().or(one.trouble().filter(|_| self.complete))?;
+            let leads = |one: &&Arc<ApiService>| namespace_of(one) == Some(name);
+            let its: Vec<&str> = self.api_services.values().filter(leads).map(|one| one.name.as_str()).collect();
+            let message = format!("{what} cannot be listed: {why}; unavailable until they can be: {}", its.join(", "));
+            Some(Problem::new(format!("kube-apiserver, namespace {name:?}"), message))
+        };
+        let namespaces = self.namespaces.iter().filter_map(of_namespace);
+        Problems(self.problems.values().flatten().cloned().chain(namespaces).collect())
     }
 
     fn namespace(&mut self, name: &str) -> &mut Namespace {
@@ -349,6 +362,7 @@ mod tests {
     }
 
     fn shown(known: &mut Known) -> Vec<String> {
+        known.settle(std::iter::empty());
         known.contents().api_services.iter().map(|(_, one)| one.name.clone()).collect()
     }
 
@@ -363,16 +377,17 @@ mod tests {
         list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns")]);
         list(&mut known, &services, &[service("api")]);
         list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
+        assert_eq!(shown(&mut known), ["v1.a.io"]);
         known
     }
 
     #[test]
     fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
         let mut known = known();
-        let wanted = |known: &Known| known.wanted(std::iter::empty());
-        assert!(!known.is_complete(&wanted(&known)));
+        let settle = |known: &mut Known| (known.settle(std::iter::empty()), known.complete);
+        assert_eq!(settle(&mut known), (BTreeSet::new(), false));
         list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns"), api_service("b.io", "far")]);
-        assert_eq!(wanted(&known), BTreeSet::from(["far".to_owned(), "ns".to_owned()]));
+        assert_eq!(settle(&mut known), (BTreeSet::from(["far".to_owned(), "ns".to_owned()]), false));
         assert!(shown(&mut known).is_empty());
         let [services, slices] = of_ns();
         list(&mut known, &services, &[service("api")]);
@@ -380,18 +395,65 @@ mod tests {
         list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
         assert_eq!(shown(&mut known), ["v1.a.io"]);
         // Somewhere we may not look: that is all there will be to say.
-        known.is_refused(&Kind::Services("far".to_owned()), "the kube-apiserver answered 403");
-        assert!(known.is_complete(&wanted(&known)));
+        known.fails(&Kind::Services("far".to_owned()), "the kube-apiserver answered 403", true);
+        assert!(settle(&mut known).1);
         assert_eq!(shown(&mut known), ["v1.a.io", "v1.b.io"]);
         let registry = Registry::of(known.contents());
         assert_eq!(resolve(&registry.api_services[0], &registry, Rules::default()).unwrap().endpoints.len(), 1);
         let nowhere = resolve(&registry.api_services[1], &registry, Rules::default()).unwrap_err();
-        assert_eq!(nowhere.reason, "ServiceAccessError");
+        assert_eq!(
+            (nowhere.reason, nowhere.message.as_str()),
+            (
+                "ServiceAccessError",
+                "service/api in \"far\" cannot be checked due to: services cannot be listed: the kube-apiserver \
+                 answered 403"
+            )
+        );
+        let problems: Vec<String> = known.problems().0.iter().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), 1);
+        assert!(
+            problems[0].starts_with("kube-apiserver, namespace \"far\": services cannot be listed: "),
+            "{problems:?}"
+        );
+        assert!(problems[0].ends_with(": v1.b.io"), "{problems:?}");
         // It moves on: until the new place is known it stands where it stood.
         known.has(&Kind::ApiServices, &raw(&api_service("a.io", "new")), false);
+        settle(&mut known);
         let contents = known.contents();
         let Backend::Service(reference) = &contents.api_services[0].1.backend else { panic!() };
         assert_eq!(reference.namespace, "ns");
+    }
+
+    #[test]
+    fn what_fails_is_waited_for_and_concerns_nobody_else() {
+        let mut known = known();
+        let [services, slices] = of_ns();
+        list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns"), api_service("b.io", "far")]);
+        list(&mut known, &services, &[service("api")]);
+        list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
+        let far = Kind::EndpointSlices("far".to_owned());
+        known.fails(&far, "the kube-apiserver answered 500", false);
+        assert_eq!((shown(&mut known), known.complete, known.problems().0.len()), (vec!["v1.a.io".into()], false, 0));
+        let before = known.heard;
+        known.fails(&far, "the kube-apiserver answered 500", false);
+        assert_eq!(known.heard, before, "the same again is no news");
+        known.is_late("far", true);
+        assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (2, true, 1));
+        // With a Service and without its slices nobody can say where it is, either.
+        list(&mut known, &Kind::Services("far".to_owned()), &[service("api")]);
+        let registry = Registry::of(known.contents());
+        let nowhere = resolve(&registry.api_services[1], &registry, Rules::default()).unwrap_err();
+        assert_eq!(nowhere.reason, "ServiceAccessError");
+        // Later nobody waits for somebody else: what is new is there, and says why it cannot be used.
+        known.has(&Kind::ApiServices, &raw(&api_service("c.io", "dark")), false);
+        known.begins(&Kind::Services("dark".to_owned()));
+        assert_eq!(shown(&mut known).len(), 2);
+        known.is_late("dark", false);
+        assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (3, true, 2));
+        // It was a passing weakness.
+        list(&mut known, &far, &[]);
+        let unknown: Vec<String> = known.contents().unknown.into_keys().collect();
+        assert_eq!((unknown, known.problems().0.len()), (vec!["dark".to_owned()], 1));
     }
 
     #[test]

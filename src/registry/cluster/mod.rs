@@ -7,6 +7,7 @@
 mod collection;
 mod follow;
 mod known;
+mod namespace;
 mod object;
 mod state;
 mod statuses;
