@@ -199,6 +199,43 @@ async fn a_namespace_that_cannot_be_listed_keeps_nobody_else_away() {
 }
 
 #[tokio::test]
+async fn one_that_moves_is_served_where_it_was_until_its_new_place_is_known() {
+    let world = World::new();
+    let (one, other) = (backend(&world, r#"{"from":"one"}"#).await, backend(&world, r#"{"from":"other"}"#).await);
+    let third = backend(&world, r#"{"from":"third"}"#).await;
+    let things = |world: &World, backend: &Backend| {
+        let annotations = annotated(&[("server-name", "things-v1.things.svc")]);
+        world.manifests("things.example.com", "v1", &[backend.address], &annotations)
+    };
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, THINGS, 200, "one").await;
+
+    for path in ["/api/v1/namespaces/afar/", "/apis/discovery.k8s.io/v1/namespaces/afar/"] {
+        cluster.refuse(path, 503);
+    }
+    cluster.apply(&things(&scene.world, &other).replace("namespace: things", "namespace: afar"));
+    scene.gateway.said(&["an APIService moved; it is served as before", "v1.things.example.com", "afar"]).await;
+    assert!(scene.http2().await.get(THINGS).await.text().contains("one"));
+    // Where it was is still followed.
+    let documents = things(&scene.world, &third);
+    cluster.apply(documents.split("---\n").last().unwrap());
+    until(&scene, THINGS, 200, "third").await;
+    for path in ["/api/v1/namespaces/afar/", "/apis/discovery.k8s.io/v1/namespaces/afar/"] {
+        cluster.refuse(path, 0);
+    }
+    let client = scene.http2().await;
+    eventually("the new place", async || {
+        let answer = client.ask(get(THINGS, &[])).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text().contains("other").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn registrations_are_read_and_changed_where_they_are() {
     for delegate in [true, false] {
         read_and_changed(delegate).await;

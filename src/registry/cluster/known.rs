@@ -1,7 +1,7 @@
 //! What a kube-apiserver said, kept until it says otherwise. Pure: objects in, contents out.
 //!
 //! An APIService is shown once its Service's namespace has been listed, or nobody waits for that any more: before, it
-//! could not be said where it leads.
+//! could not be said where it leads. One that moves is shown where it was until then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(super) struct Known {
     api_services: Collection<Arc<ApiService>>,
     /// What is shown of them.
     shown: BTreeMap<String, Arc<ApiService>>,
+    /// Those that are shown as they were, because nobody knows yet where they lead now.
+    moving: BTreeSet<String>,
     /// The `status` that each has there.
     statuses: Statuses,
     namespaces: BTreeMap<String, Namespace>,
@@ -60,6 +62,7 @@ impl Known {
             settings,
             api_services: Collection::default(),
             shown: BTreeMap::new(),
+            moving: BTreeSet::new(),
             statuses,
             namespaces: BTreeMap::new(),
             complete: false,
@@ -182,10 +185,12 @@ impl Known {
         self.counts(changed);
     }
 
-    /// The namespaces in which APIServices have their Services, those of `others` too.
+    /// The namespaces in which APIServices have their Services, those of `others` too; and those where one that moved is
+    /// still shown.
     fn wanted<'o>(&self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
         let mut wanted: BTreeSet<String> = others.filter_map(namespace_of).map(str::to_owned).collect();
-        wanted.extend(self.api_services.values().filter_map(|one| namespace_of(one)).map(str::to_owned));
+        let ours = self.api_services.values().chain(self.shown.values());
+        wanted.extend(ours.filter_map(|one| namespace_of(one)).map(str::to_owned));
         wanted
     }
 
@@ -201,8 +206,9 @@ impl Known {
 
     /// Shows what can be, and says which namespaces are wanted for that and for `others`.
     pub(super) fn settle<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
-        let Known { api_services, shown, namespaces, complete, .. } = self;
+        let Known { api_services, shown, moving, namespaces, complete, .. } = self;
         shown.retain(|name, _| api_services.has(name));
+        moving.retain(|name| api_services.has(name));
         for one in api_services.values() {
             let namespace = namespace_of(one).map(|name| namespaces.get(name));
             let shows = match namespace {
@@ -216,6 +222,14 @@ impl Known {
             };
             if shows {
                 shown.insert(one.name.clone(), one.clone());
+                moving.remove(&one.name);
+            } else if shown.contains_key(&one.name) && moving.insert(one.name.clone()) {
+                tracing::info!(
+                    apiservice = one.name,
+                    namespace = namespace_of(one),
+                    "an APIService moved; it is served as before until it is known what is in its new namespace, or \
+                     that cannot be listed"
+                );
             }
         }
         let wanted = self.wanted(others);
@@ -418,10 +432,16 @@ mod tests {
         assert!(problems[0].ends_with(": v1.b.io"), "{problems:?}");
         // It moves on: until the new place is known it stands where it stood.
         known.has(&Kind::ApiServices, &raw(&api_service("a.io", "new")), false);
-        settle(&mut known);
-        let contents = known.contents();
-        let Backend::Service(reference) = &contents.api_services[0].1.backend else { panic!() };
-        assert_eq!(reference.namespace, "ns");
+        let leads = |known: &Known| match &known.contents().api_services[0].1.backend {
+            Backend::Service(reference) => reference.namespace.clone(),
+            _ => panic!("no Service"),
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!((settle(&mut known).0, leads(&known)), (names(&["far", "new", "ns"]), "ns".to_owned()));
+        known.fails(&Kind::Services("new".to_owned()), "the kube-apiserver answered 500", false);
+        assert_eq!((settle(&mut known).0, leads(&known)), (names(&["far", "new", "ns"]), "ns".to_owned()));
+        known.is_late("new", true);
+        assert_eq!((settle(&mut known).0, leads(&known)), (names(&["far", "new"]), "new".to_owned()));
     }
 
     #[test]
