@@ -1,0 +1,207 @@
+//! Which destinations somebody means, without asking any resolver: a name is never an address here.
+
+use super::proxy_url::host_and_port;
+use super::{Cidr, Destination, Host};
+
+/// Destinations by host and perhaps port: `*`, an address, a network, a name, or all names below one
+/// (`.example.com` and `*.example.com`), each with `:port` behind it or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DestinationPattern {
+    hosts: Hosts,
+    /// None for all.
+    port: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Hosts {
+    All,
+    Network(Cidr),
+    /// In lower case and without dots at either end.
+    Names {
+        name: String,
+        itself: bool,
+        below: bool,
+    },
+}
+
+/// What a name means that stands there without a star or dot before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BareName {
+    /// That name.
+    Itself,
+    /// That name and all below it, as in `NO_PROXY`.
+    AndBelow,
+}
+
+impl DestinationPattern {
+    /// Reads one pattern.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn parse(text: &str, bare: BareName) -> Result<DestinationPattern, &'static str> {
+        // A network first: the colons of an IPv6 one are none before a port.
+        if let Ok(network) = Cidr::parse(text) {
+            return Ok(DestinationPattern { hosts: Hosts::Network(network), port: None });
+        }
+        if let Some((address, bits)) = text.split_once('/') {
+            return network_and_port(address, bits);
+        }
+        if let Some(port) = text.strip_prefix('*').filter(|rest| rest.is_empty() || rest.starts_with(':')) {
+            // A host that stands for the star, so that the port is read as everywhere.
+            let (_, port) = host_and_port(&format!("all{port}"))?;
+            return Ok(DestinationPattern { hosts: Hosts::All, port });
+        }
+        let rest = text.strip_prefix("*.").or_else(|| text.strip_prefix('.'));
+        let (host, port) = host_and_port(rest.unwrap_or(text))?;
+        let hosts = match host {
+            Host::Ip(_) if rest.is_some() => return Err("no names are below an address"),
+            Host::Ip(address) => Hosts::Network(Cidr::from(address)),
+            Host::Name(name) => Hosts::Names {
+                name: name.trim_end_matches('.').to_owned(),
+                itself: rest.is_none(),
+                below: rest.is_some() || bare == BareName::AndBelow,
+            },
+        };
+        Ok(DestinationPattern { hosts, port })
+    }
+
+    /// Whether `destination` is one of those meant.
+    pub fn matches(&self, destination: &Destination) -> bool {
+        if self.port.is_some_and(|port| port != destination.port) {
+            return false;
+        }
+        match (&self.hosts, &destination.host) {
+            (Hosts::All, _) => true,
+            (Hosts::Network(network), Host::Ip(address)) => network.contains(*address),
+            (Hosts::Names { name, itself, below }, Host::Name(host)) => {
+                let host = host.strip_suffix('.').unwrap_or(host).as_bytes();
+                match host.len().checked_sub(name.len()).map(|at| host.split_at(at)) {
+                    Some((before, end)) if end.eq_ignore_ascii_case(name.as_bytes()) => match before {
+                        [] => *itself,
+                        [.., b'.'] => *below,
+                        _ => false,
+                    },
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+}
+
+/// `10.0.0.0/8:443` or `[fd00::/8]:443`.
+fn network_and_port(address: &str, rest: &str) -> Result<DestinationPattern, &'static str> {
+    const FORM: &str = "use a network such as 10.0.0.0/8 or [fd00::/8], and perhaps a port behind it";
+    let (address, bits, port) = match address.strip_prefix('[') {
+        Some(address) => {
+            let (bits, port) = rest.split_once(']').ok_or(FORM)?;
+            (address, bits, port)
+        }
+        None => {
+            let (bits, port) = rest.find(':').map_or((rest, ""), |at| rest.split_at(at));
+            (address, bits, port)
+        }
+    };
+    let network = Cidr::parse(&format!("{address}/{bits}")).map_err(|_| FORM)?;
+    if !(port.is_empty() || port.starts_with(':')) {
+        return Err(FORM);
+    }
+    let (_, port) = host_and_port(&format!("network{port}"))?;
+    Ok(DestinationPattern { hosts: Hosts::Network(network), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(text: &str) -> Destination {
+        let (host, port) = host_and_port(text).unwrap();
+        Destination { host, port: port.unwrap_or(443) }
+    }
+
+    fn matches(pattern: &str, bare: BareName, wanted: &str) -> bool {
+        DestinationPattern::parse(pattern, bare).unwrap().matches(&destination(wanted))
+    }
+
+    #[test]
+    fn addresses_networks_names_and_ports() {
+        use BareName::{AndBelow, Itself};
+        for (pattern, bare, wanted, expected) in [
+            ("*", Itself, "anything.example", true),
+            ("*", Itself, "[::1]:80", true),
+            ("*:443", Itself, "10.0.0.1:443", true),
+            ("*:443", Itself, "10.0.0.1:80", false),
+            ("10.0.0.1", Itself, "10.0.0.1:9", true),
+            ("10.0.0.1", Itself, "[::ffff:10.0.0.1]:9", true),
+            ("10.0.0.1:80", Itself, "10.0.0.1:81", false),
+            ("::1", Itself, "[::1]:80", true),
+            ("[::1]", Itself, "[::1]:80", true),
+            ("[::1]:80", Itself, "[::1]:80", true),
+            ("[::1]:80", Itself, "[::1]:81", false),
+            ("10.0.0.0/8", Itself, "10.9.9.9", true),
+            ("10.0.0.0/8", Itself, "11.0.0.0", false),
+            ("10.0.0.0/8", Itself, "ten.example", false),
+            ("10.0.0.0/8:443", Itself, "10.1.1.1:443", true),
+            ("10.0.0.0/8:443", Itself, "10.1.1.1:80", false),
+            ("fd00::/8", Itself, "[fd12::1]:1", true),
+            ("[fd00::/8]:1", Itself, "[fd12::1]:1", true),
+            ("[fd00::/8]:2", Itself, "[fd12::1]:1", false),
+            ("[fd00::/8]", Itself, "[fd12::1]:1", true),
+            ("Example.com", Itself, "example.COM", true),
+            ("example.com", Itself, "a.example.com", false),
+            ("example.com", AndBelow, "a.b.example.com", true),
+            ("example.com", AndBelow, "example.com", true),
+            ("example.com", AndBelow, "badexample.com", false),
+            ("example.com", AndBelow, "com", false),
+            ("example.com.", AndBelow, "a.example.com", true),
+            ("example.com", AndBelow, "a.example.com.", true),
+            (".example.com", AndBelow, "example.com", false),
+            (".example.com", AndBelow, "a.example.com", true),
+            ("*.example.com:8080", Itself, "a.example.com:8080", true),
+            ("*.example.com:8080", Itself, "a.example.com:80", false),
+            (".svc", AndBelow, "api.wardle.svc", true),
+            ("1.2.3.example", Itself, "1.2.3.example", true),
+        ] {
+            assert_eq!(matches(pattern, bare, wanted), expected, "{pattern} {bare:?} {wanted}");
+        }
+    }
+
+    #[test]
+    fn what_is_none() {
+        for text in [
+            "",
+            ".",
+            "*.",
+            "**",
+            "*x",
+            "a*b",
+            "a b",
+            "a..b",
+            "a:x",
+            "a:0",
+            "*:x",
+            "*:70000",
+            ":80",
+            "*.10.0.0.1",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "10.0.0.0/8:x",
+            "[fd00::/8",
+            "[fd00::/8]x",
+            "fe80::1%eth0",
+            "a/b",
+            "ü.example",
+        ] {
+            assert!(DestinationPattern::parse(text, BareName::AndBelow).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_odd() {
+        bolero::check!().with_type::<(String, String)>().with_iterations(2000).for_each(|(pattern, name)| {
+            if let Ok(pattern) = DestinationPattern::parse(pattern, BareName::AndBelow) {
+                pattern.matches(&Destination { host: Host::Name(name.clone()), port: 1 });
+            }
+        });
+    }
+}

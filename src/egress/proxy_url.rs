@@ -1,0 +1,272 @@
+//! Where a proxy is and how it is spoken to, as an URL says it.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::{Credentials, Destination, Host};
+
+/// How a proxy is spoken to, by the scheme of its URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProxyScheme {
+    /// `http`: HTTP without TLS.
+    Http,
+    /// `https`: HTTP over TLS, with a certificate of the proxy's own.
+    Https,
+    /// `socks5` and `socks5h`: the proxy looks names up, as Go has it for both.
+    Socks5,
+    /// `socks5-local`: we look names up, and the proxy is given addresses.
+    Socks5Local,
+}
+
+impl ProxyScheme {
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProxyScheme::Http => "http",
+            ProxyScheme::Https => "https",
+            ProxyScheme::Socks5 => "socks5",
+            ProxyScheme::Socks5Local => "socks5-local",
+        }
+    }
+
+    fn named(name: &str) -> Option<ProxyScheme> {
+        match name {
+            "http" => Some(ProxyScheme::Http),
+            "https" => Some(ProxyScheme::Https),
+            "socks5" | "socks5h" => Some(ProxyScheme::Socks5),
+            "socks5-local" => Some(ProxyScheme::Socks5Local),
+            _ => None,
+        }
+    }
+
+    /// The port of an URL that names none.
+    fn usual_port(self) -> u16 {
+        match self {
+            ProxyScheme::Http => 80,
+            ProxyScheme::Https => 443,
+            ProxyScheme::Socks5 | ProxyScheme::Socks5Local => 1080,
+        }
+    }
+}
+
+/// A proxy. Its `Debug` and `Display` leave out who we are to it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ProxyUrl {
+    /// How it is spoken to.
+    pub scheme: ProxyScheme,
+    /// Where it is.
+    pub destination: Destination,
+    /// What stands before the `@`, with its escapes undone.
+    pub credentials: Option<Credentials>,
+}
+
+/// Why a text is no URL of a proxy. `Display` tells no password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProxyUrlError {
+    /// It has no scheme, or what Go's `net/url` does not take for an URL.
+    NotParsed,
+    /// Another scheme than those of [`ProxyScheme`].
+    Scheme(String),
+    /// What is wrong with the rest.
+    Rest(&'static str),
+}
+
+impl ProxyUrl {
+    /// Reads `scheme://[user:password@]host[:port][/]`.
+    ///
+    /// # Errors
+    /// For everything else.
+    pub fn parse(text: &str) -> Result<ProxyUrl, ProxyUrlError> {
+        let (scheme, rest) = scheme_of(text)?;
+        let scheme = ProxyScheme::named(&scheme).ok_or(ProxyUrlError::Scheme(scheme))?;
+        let rest = rest.strip_prefix("//").ok_or(ProxyUrlError::Rest("two slashes must follow the scheme"))?;
+        let (authority, path) = rest.find(['/', '?', '#']).map_or((rest, ""), |at| rest.split_at(at));
+        if !matches!(path, "" | "/") {
+            return Err(ProxyUrlError::Rest("nothing may follow the host and port"));
+        }
+        let (credentials, host) = match authority.rsplit_once('@') {
+            None => (None, authority),
+            Some((user_info, host)) => {
+                (Some(Credentials::from_user_info(user_info).map_err(ProxyUrlError::Rest)?), host)
+            }
+        };
+        let (host, port) = host_and_port(host).map_err(ProxyUrlError::Rest)?;
+        let destination = Destination { host, port: port.unwrap_or(scheme.usual_port()) };
+        Ok(ProxyUrl { scheme, destination, credentials: credentials.filter(|it| !it.user().is_empty()) })
+    }
+}
+
+/// Splits as Go's `net/url` does: what may be a scheme and is none is an error of its own.
+fn scheme_of(text: &str) -> Result<(String, &str), ProxyUrlError> {
+    if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        return Err(ProxyUrlError::NotParsed);
+    }
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).unwrap_or(text.len());
+    let (scheme, rest) = text.split_at(end);
+    match rest.strip_prefix(':') {
+        Some(rest) if scheme.starts_with(|c: char| c.is_ascii_alphabetic()) => Ok((scheme.to_ascii_lowercase(), rest)),
+        // A colon in the first part of a path: there should have been a scheme.
+        Some(_) => Err(ProxyUrlError::NotParsed),
+        None if text.split('/').next().is_some_and(|first| first.contains(':')) => Err(ProxyUrlError::NotParsed),
+        None => Err(ProxyUrlError::Scheme(String::new())),
+    }
+}
+
+/// Reads `host`, `host:port`, `[address]` or `[address]:port`.
+pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), &'static str> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (address, port) = rest.split_once(']').ok_or("a bracket is not closed")?;
+        if address.contains('%') {
+            return Err("an IPv6 address with a zone is not supported");
+        }
+        let address = address.parse().map_err(|_| "what stands in brackets is not an IPv6 address")?;
+        (Host::Ip(IpAddr::V6(address)), port)
+    } else {
+        let (host, port) = text.find(':').map_or((text, ""), |at| text.split_at(at));
+        if port.matches(':').count() > 1 {
+            return Err("an IPv6 address must stand in brackets");
+        }
+        (host_named(host)?, port)
+    };
+    let port = match port.strip_prefix(':') {
+        None if port.is_empty() => None,
+        None => return Err("only a port may follow the brackets"),
+        // Go takes a colon without a number for no port.
+        Some("") => None,
+        Some(port) if !port.bytes().all(|byte| byte.is_ascii_digit()) => return Err("the port is not a number"),
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => Some(port),
+            _ => return Err("the port must be from 1 to 65535"),
+        },
+    };
+    Ok((host, port))
+}
+
+/// An address, or a name that could be looked up.
+fn host_named(text: &str) -> Result<Host, &'static str> {
+    if let Ok(ip) = text.parse() {
+        return Ok(Host::Ip(ip));
+    }
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match text.strip_suffix('.').unwrap_or(text) {
+        "" => Err("the host is missing"),
+        name if name.len() > 253 => Err("the host is longer than the 253 characters that a name can have"),
+        name if !name.bytes().all(fits) => Err("the host is neither an address nor a name"),
+        name if name.split('.').any(str::is_empty) => Err("the host is neither an address nor a name"),
+        _ => Ok(Host::Name(text.to_ascii_lowercase())),
+    }
+}
+
+impl fmt::Display for ProxyUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme.as_str(), self.destination)
+    }
+}
+
+impl fmt::Debug for ProxyUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}{}", if self.credentials.is_some() { " with credentials" } else { "" })
+    }
+}
+
+impl fmt::Display for ProxyUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProxyUrlError::NotParsed => f.write_str("not an URL such as socks5://127.0.0.1:1080"),
+            ProxyUrlError::Scheme(scheme) => write!(f, "there is no way by the scheme {scheme:?}"),
+            ProxyUrlError::Rest(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for ProxyUrlError {}
+
+/// `text` without what stands before the last `@` of an URL, for messages about URLs that cannot be read.
+pub fn without_credentials(text: &str) -> String {
+    let begin = text.find("://").map_or(0, |at| at + 3);
+    match text.rfind('@') {
+        Some(at) if at >= begin => format!("{}…{}", &text[..begin], &text[at..]),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<String, String> {
+        ProxyUrl::parse(text).map(|url| url.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_scheme_and_its_usual_port() {
+        for (text, expected) in [
+            ("http://proxy", "http://proxy:80"),
+            ("HTTPS://Proxy.Example.:8443/", "https://proxy.example.:8443"),
+            ("https://10.0.0.1", "https://10.0.0.1:443"),
+            ("socks5://[::1]", "socks5://[::1]:1080"),
+            ("socks5h://[2001:db8::1]:9", "socks5://[2001:db8::1]:9"),
+            ("socks5-local://a_b:1", "socks5-local://a_b:1"),
+            ("http://proxy:", "http://proxy:80"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_read_and_not_shown() {
+        let url = ProxyUrl::parse("socks5://al%20ice:p%40s%3As@h:1").unwrap();
+        let credentials = url.credentials.as_ref().unwrap();
+        assert_eq!((credentials.user(), credentials.password()), ("al ice", "p@s:s"));
+        assert_eq!(format!("{url} {url:?}"), "socks5://h:1 socks5://h:1 with credentials");
+        assert_eq!(ProxyUrl::parse("http://@h").unwrap().credentials, None);
+        assert_eq!(without_credentials("htp://a:b@c@h:1"), "htp://…@h:1");
+        assert_eq!(without_credentials("a:b@h"), "…@h");
+        assert_eq!(without_credentials("http://h/x"), "http://h/x");
+    }
+
+    #[test]
+    fn what_is_none() {
+        for (text, expected) in [
+            ("", "there is no way by the scheme \"\""),
+            ("proxy", "there is no way by the scheme \"\""),
+            ("//proxy:1", "there is no way by the scheme \"\""),
+            ("localhost:1080", "there is no way by the scheme \"localhost\""),
+            ("ftp://proxy", "there is no way by the scheme \"ftp\""),
+            ("127.0.0.1:1080", "not an URL such as socks5://127.0.0.1:1080"),
+            ("http://a\nb", "not an URL such as socks5://127.0.0.1:1080"),
+            ("http:proxy", "two slashes must follow the scheme"),
+            ("http://", "the host is missing"),
+            ("http://:80", "the host is missing"),
+            ("http://.", "the host is missing"),
+            ("http://a..b", "the host is neither an address nor a name"),
+            ("http://a b", "the host is neither an address nor a name"),
+            ("http://h:x", "the port is not a number"),
+            ("http://h:+1", "the port is not a number"),
+            ("http://h:0", "the port must be from 1 to 65535"),
+            ("http://h:65536", "the port must be from 1 to 65535"),
+            ("http://::1:80", "an IPv6 address must stand in brackets"),
+            ("http://[::1", "a bracket is not closed"),
+            ("http://[::1]80", "only a port may follow the brackets"),
+            ("http://[10.0.0.1]:80", "what stands in brackets is not an IPv6 address"),
+            ("http://[fe80::1%25eth0]:80", "an IPv6 address with a zone is not supported"),
+            ("http://h/x", "nothing may follow the host and port"),
+            ("http://h?x", "nothing may follow the host and port"),
+            ("http://a%:b@h", "the user or password has a malformed escape; write a percent sign as %25"),
+        ] {
+            assert_eq!(read(text), Err(expected.to_owned()), "{text}");
+        }
+        let long = format!("http://{}", "a.".repeat(127));
+        assert_eq!(read(&long), Err("the host is longer than the 253 characters that a name can have".to_owned()));
+    }
+
+    #[test]
+    fn no_text_is_too_odd() {
+        bolero::check!().with_type::<String>().with_iterations(2000).for_each(|text| {
+            let _ = without_credentials(text);
+            if let Ok(url) = ProxyUrl::parse(text) {
+                assert_eq!(ProxyUrl::parse(&url.to_string()).map(|it| it.destination), Ok(url.destination));
+            }
+        });
+    }
+}
