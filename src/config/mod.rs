@@ -4,6 +4,7 @@
 //! ([`Written`]), and read into the settings of one role, after which this module is not needed again.
 
 mod arguments;
+pub mod egress;
 mod file;
 mod flag;
 pub mod gateway;

@@ -256,7 +256,7 @@ mod tests {
         ] {
             assert_eq!(read(text), Err(expected.to_owned()), "{text}");
         }
-        let long = format!("http://{}", "a.".repeat(127));
+        let long = format!("http://{}", "a.".repeat(128));
         assert_eq!(read(&long), Err("the host is longer than the 253 characters that a name can have".to_owned()));
     }
 

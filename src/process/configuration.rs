@@ -1,12 +1,12 @@
-//! A file that holds one object of `apiserver.config.k8s.io`, as kube-apiserver takes it by a flag.
+//! A file that holds one object: of `apiserver.config.k8s.io`, as kube-apiserver takes it by a flag, or of our own.
 
 use std::cell::RefCell;
 
 use super::{Fields, Problem, Problems, documents};
 
-const API_VERSION: &str = "apiserver.config.k8s.io/v1";
-/// The same in every field that is read here.
-const OLDER_VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
+/// The newest first. The older ones are the same in every field that is read here.
+const VERSIONS: [&str; 3] =
+    ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 
 /// Reads the one object of `kind` in `text`; `place` names the file, `json` says that it is no YAML. `read` takes the
 /// fields behind `apiVersion` and `kind`.
@@ -17,6 +17,21 @@ pub fn configuration<T>(
     place: &str,
     text: &str,
     json: bool,
+    kind: &str,
+    read: impl FnOnce(&mut Fields<'_>) -> T,
+) -> Result<T, Problems> {
+    one_object(place, text, json, &VERSIONS, kind, read)
+}
+
+/// The same of an object whose `apiVersion` is one of `versions`, the best of which comes first.
+///
+/// # Errors
+/// As [`configuration`].
+pub fn one_object<T>(
+    place: &str,
+    text: &str,
+    json: bool,
+    versions: &[&str],
     kind: &str,
     read: impl FnOnce(&mut Fields<'_>) -> T,
 ) -> Result<T, Problems> {
@@ -34,8 +49,9 @@ pub fn configuration<T>(
         fields.problem("kind", format_args!("{:?} does not fit; {kind} is needed", document.kind));
     }
     let version = fields.text("apiVersion");
-    if version != API_VERSION && !OLDER_VERSIONS.contains(&version.as_str()) {
-        fields.problem("apiVersion", format_args!("{version:?} does not fit; {API_VERSION} is needed"));
+    if !versions.contains(&version.as_str()) {
+        let best = versions.first().copied().unwrap_or_default();
+        fields.problem("apiVersion", format_args!("{version:?} does not fit; {best} is needed"));
     }
     let value = read(&mut fields);
     fields.end();

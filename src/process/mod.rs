@@ -14,7 +14,7 @@ mod sharded;
 mod socket;
 mod written;
 
-pub use configuration::configuration;
+pub use configuration::{configuration, one_object};
 pub use deadline::{Deadline, within};
 pub use document::{Document, documents, is_json, read_text, text_of};
 pub use drain::{Drain, Drainer, Phase};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::reading::Reading;
+use crate::egress::ProxyEnvironment;
 use crate::kubeclient::{Source, election};
 use crate::message::ErrorFormat;
 use crate::registry;
@@ -26,6 +27,10 @@ pub struct Behind {
     pub proxy_client: Option<PairFiles>,
     /// Who looks names up.
     pub resolver: ResolverChoice,
+    /// The file that describes the ways to backends and control planes, if one is given.
+    pub egress: Option<PathBuf>,
+    /// The proxies for what goes direct by that file, if they are asked for.
+    pub environment: Option<ProxyEnvironment>,
 }
 
 /// A kube-apiserver that registers backends.
@@ -96,6 +101,32 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
             "hickory" => ResolverChoice::Hickory,
             _ => ResolverChoice::System,
         },
+        egress: reading.path("egress-selector-config-file"),
+        environment: environment(reading),
+    }
+}
+
+fn environment(reading: &mut Reading<'_>) -> Option<ProxyEnvironment> {
+    const FLAG: &str = "proxy-from-environment";
+    if !reading.switch(FLAG) {
+        return None;
+    }
+    match ProxyEnvironment::read(&|name| reading.environment(name)) {
+        Ok((environment, odd)) => {
+            if environment.is_empty() {
+                reading.warning(FLAG, "neither HTTPS_PROXY nor HTTP_PROXY is set: all goes as without this flag");
+            }
+            for odd in odd {
+                reading.warning(FLAG, odd);
+            }
+            Some(environment).filter(|environment| !environment.is_empty())
+        }
+        Err(problems) => {
+            for problem in &problems.0 {
+                reading.problem(FLAG, problem);
+            }
+            None
+        }
     }
 }
 

@@ -398,6 +398,18 @@ pub static BEHIND: Group = Group {
             "Answer 502 when a backend answers with a redirect",
         ),
         Flag::new(
+            "egress-selector-config-file",
+            Kind::File,
+            "",
+            "How backends and control planes are reached where not directly: kube-apiserver's EgressSelectorConfiguration (apiserver.k8s.io/v1beta1), or EgressConfiguration (narthex.dev/v1alpha1), which also knows SOCKS5 and ordinary HTTP proxies. Selections: cluster for backends that name no other by the annotation narthex.dev/egress, controlplane for our own calls",
+        ),
+        Flag::new(
+            "proxy-from-environment",
+            Kind::Switch,
+            "false",
+            "Let what --egress-selector-config-file leaves direct go through the proxy of HTTPS_PROXY or HTTP_PROXY, but for what NO_PROXY has",
+        ),
+        Flag::new(
             "allow-url-backends",
             Kind::Switch,
             "false",
@@ -585,13 +597,8 @@ pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 
 /// Flags whose names are settled but whose work is not done yet. They are understood so that whoever
 /// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
-pub static LATER: &[Flag] = &[
-    later("egress-selector-config-file", Kind::File, DIRECT),
-    later("proxy-from-environment", Kind::Switch, DIRECT),
-    later("tracing-config-file", Kind::File, ACCESS_LOG),
-];
+pub static LATER: &[Flag] = &[later("tracing-config-file", Kind::File, ACCESS_LOG)];
 
-const DIRECT: &str = "this version connects to backends directly";
 const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";
 
 const fn later(name: &'static str, kind: Kind, instead: &'static str) -> Flag {

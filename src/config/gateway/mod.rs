@@ -478,9 +478,22 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_later_may_be_turned_off() {
-        assert!(read(&["--proxy-from-environment=false", "--serve-delegation=false"], &[]).is_ok());
-        assert!(read(&["--proxy-from-environment"], &[]).is_err());
+    fn what_comes_later_is_known() {
+        assert_eq!(mistakes(&["--tracing-config-file=t.yaml"]).0.lines().count(), 1);
+    }
+
+    #[test]
+    fn the_environments_proxies_are_asked_for() {
+        let proxies = [("HTTPS_PROXY", "http://proxy:3128"), ("NO_PROXY", ".svc")];
+        assert_eq!(read(&[], &proxies).unwrap().behind.environment, None);
+        let asked = read(&["--proxy-from-environment"], &proxies).unwrap().behind.environment;
+        assert!(asked.is_some_and(|environment| !environment.is_empty()));
+        assert_eq!(read(&["--proxy-from-environment"], &[]).unwrap().behind.environment, None);
+        let refused = read(&["--proxy-from-environment"], &[("https_proxy", "ftp://u:secret@h")]).unwrap_err();
+        assert_eq!(
+            refused.problems.to_string(),
+            "--proxy-from-environment: https_proxy: \"ftp://…@h\": there is no way by the scheme \"ftp\""
+        );
     }
 
     #[test]

@@ -169,8 +169,3 @@ pub(super) fn shutdown(reading: &mut Reading<'_>) -> Shutdown {
         watch_grace: reading.duration("shutdown-watch-termination-grace-period"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-}

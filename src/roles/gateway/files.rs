@@ -8,7 +8,8 @@ use super::settings;
 use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
 use crate::authorize::{self, Policy, PolicyFile};
-use crate::config::{GatewayConfig, Mistakes};
+use crate::config::{GatewayConfig, Mistakes, egress};
+use crate::egress::SelectionSettings;
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
 use crate::registry::{ApiService, Cluster, Delegate, Directory, Registry};
@@ -31,6 +32,8 @@ pub struct Files {
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
     pub(super) audit: Option<AuditFiles>,
+    /// As the file has them; none without a file.
+    pub(super) egress: Vec<SelectionSettings>,
 }
 
 impl Files {
@@ -56,6 +59,7 @@ impl Files {
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
         let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
+        let egress = keep(&mut problems, config.behind.egress.as_deref().map_or(Ok(Vec::new()), egress::load));
         let (
             Some(serving),
             Some(identity),
@@ -69,6 +73,7 @@ impl Files {
             Some(request_headers),
             Some(kubeconfigs),
             Some(audit),
+            Some(egress),
         ) = (
             serving,
             identity,
@@ -82,6 +87,7 @@ impl Files {
             request_headers,
             kubeconfigs,
             audit,
+            egress,
         )
         else {
             return Err(problems);
@@ -99,6 +105,7 @@ impl Files {
             request_headers,
             kubeconfigs,
             audit,
+            egress,
         })
     }
 }

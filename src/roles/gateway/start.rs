@@ -24,6 +24,7 @@ use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
 use crate::discovery::Documents;
 use crate::discovery::Kept;
+use crate::egress::WaySettings;
 use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::{Check, Health};
@@ -64,7 +65,12 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         request_headers,
         kubeconfigs,
         audit,
+        egress,
     } = files;
+    // Directly is not how the operator wants it.
+    if let (Some(path), true) = (&config.behind.egress, egress.iter().any(|it| it.way != WaySettings::Direct)) {
+        return Err(Problem::new(path.display(), "there is no way but the direct one yet").into());
+    }
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address)?;

@@ -1,0 +1,274 @@
+//! Our own kind, `EgressConfiguration`: SOCKS5, ordinary HTTP proxies, several proxies to a selection, selections of
+//! other names, and what goes past the proxy.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::egress::{
+    DIAL_TIMEOUT, NoProxy, ProxyAddress, ProxyKind, ProxyScheme, ProxySettings, ProxyTlsFiles, ProxyUrl,
+    SelectionSettings, WaySettings, without_credentials,
+};
+use crate::kubeapi::{duration, is_dns_subdomain};
+use crate::process::{Fields, Problems, is_json, one_object};
+use crate::tls::PairFiles;
+
+pub(super) const API_VERSION: &str = "narthex.dev/v1alpha1";
+pub(super) const KIND: &str = "EgressConfiguration";
+
+/// What a user or password can be at most in SOCKS5 (RFC 1929).
+const LONGEST_SOCKS_WORD: usize = 255;
+
+/// Reads the selections of the file at `path`, which problems call `place`.
+pub(super) fn read(path: &Path, place: &str, text: &str) -> Result<Vec<SelectionSettings>, Problems> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    one_object(place, text, is_json(path), &[API_VERSION], KIND, |fields| {
+        let mut names = BTreeSet::new();
+        let selections = fields.each("egressSelections");
+        selections.into_iter().filter_map(|one| selection(one, folder, &mut names)).collect()
+    })
+}
+
+fn selection(mut fields: Fields<'_>, folder: &Path, names: &mut BTreeSet<String>) -> Option<SelectionSettings> {
+    let name = name(&mut fields, names);
+    let way = match fields.fields("connection") {
+        Some(connection) => connection_way(connection, folder),
+        None => {
+            fields.problem("connection", "needed");
+            None
+        }
+    };
+    let no_proxy = no_proxy(&mut fields, way.as_ref());
+    let dial_timeout = dial_timeout(&mut fields);
+    fields.end();
+    Some(SelectionSettings { name: name?, way: way?, no_proxy: no_proxy?, dial_timeout: dial_timeout? })
+}
+
+/// As in kube-apiserver's kind, letters count the same in either case, and `master` is an old name.
+fn name(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<String> {
+    let written = fields.text("name");
+    let name = match written.to_lowercase() {
+        name if name == "master" => "controlplane".to_owned(),
+        name => name,
+    };
+    if name.is_empty() {
+        fields.problem("name", "needed: cluster, controlplane, or a name that an APIService's annotation picks");
+        return None;
+    }
+    if !is_dns_subdomain(&name) {
+        fields.problem("name", format_args!("{written:?} does not fit; use letters, digits and dashes"));
+        return None;
+    }
+    if !names.insert(name.clone()) {
+        fields.problem("name", format_args!("{name:?} is there more than once"));
+    }
+    Some(name)
+}
+
+fn connection_way(mut fields: Fields<'_>, folder: &Path) -> Option<WaySettings> {
+    const PROTOCOLS: &str = "Direct, SOCKS5, HTTPConnect or GRPC";
+    let protocol = fields.text("proxyProtocol");
+    let kind = match &*protocol {
+        "Direct" => {
+            fields.ignore("transport");
+            if fields.has("transport") {
+                fields.problem("transport", "not used with Direct; leave it out");
+            }
+            fields.end();
+            return Some(WaySettings::Direct);
+        }
+        "SOCKS5" => Some(ProxyKind::Socks5),
+        "HTTPConnect" => Some(ProxyKind::HttpConnect),
+        "GRPC" => Some(ProxyKind::Grpc),
+        "" => {
+            fields.problem("proxyProtocol", format_args!("needed; use {PROTOCOLS}"));
+            None
+        }
+        other => {
+            fields.problem("proxyProtocol", format_args!("{other:?} is not supported; use {PROTOCOLS}"));
+            None
+        }
+    };
+    let transport = fields.fields("transport");
+    if let (Some(kind), None) = (kind, &transport) {
+        fields.problem("transport", format_args!("needed with {}: where it is", kind.as_str()));
+    }
+    fields.end();
+    // Without the protocol nobody knows what would be right below.
+    transport_settings(transport?, kind?, folder).map(WaySettings::Proxy)
+}
+
+fn transport_settings(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) -> Option<ProxySettings> {
+    let (tcp, uds) = (fields.fields("tcp"), fields.fields("uds"));
+    let settings = match (tcp, uds) {
+        (None, None) => {
+            fields.problem_here(if kind == ProxyKind::Socks5 { "needs tcp" } else { "needs tcp or uds" });
+            None
+        }
+        (Some(_), Some(_)) => {
+            fields.problem_here("tcp and uds cannot both be given");
+            None
+        }
+        (Some(tcp), None) => tcp_settings(tcp, kind, folder),
+        (None, Some(_)) if kind == ProxyKind::Socks5 => {
+            fields.problem("uds", "not used with SOCKS5; use tcp");
+            None
+        }
+        (None, Some(mut uds)) => {
+            let name = uds.text("udsName");
+            if name.is_empty() {
+                uds.problem("udsName", "needed: the path of a Unix domain socket");
+            }
+            uds.end();
+            let addresses = vec![ProxyAddress::Unix(folder.join(name))];
+            Some(ProxySettings { kind, addresses, tls: ProxyTlsFiles::default(), credentials_file: None })
+        }
+    };
+    fields.end();
+    settings
+}
+
+fn tcp_settings(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) -> Option<ProxySettings> {
+    let urls = urls(&mut fields, kind);
+    let credentials_file = fields.text_if_given("credentialsFile").filter(|path| !path.is_empty());
+    if credentials_file.is_some() {
+        if kind == ProxyKind::Grpc {
+            fields.problem("credentialsFile", "GRPC knows no user and password; use a certificate in tlsConfig");
+        } else if urls.iter().flatten().any(|url| url.credentials.is_some()) {
+            fields.problem("credentialsFile", "cannot be given together with a user in the URL");
+        }
+    }
+    let secure = urls.as_ref().map(|urls| urls.iter().any(|url| url.scheme == ProxyScheme::Https));
+    let tls = match fields.fields("tlsConfig") {
+        Some(tls) if secure == Some(false) => {
+            fields.problem("tlsConfig", "not used: no URL begins with https");
+            tls_files(tls, kind, folder)
+        }
+        Some(tls) => tls_files(tls, kind, folder),
+        None => {
+            if secure == Some(true) && kind == ProxyKind::Grpc {
+                fields.problem("tlsConfig", "needed with GRPC over https: clientCert and clientKey");
+            }
+            ProxyTlsFiles::default()
+        }
+    };
+    fields.end();
+    let addresses = urls?.into_iter().map(ProxyAddress::Url).collect();
+    Some(ProxySettings { kind, addresses, tls, credentials_file: credentials_file.map(|path| folder.join(path)) })
+}
+
+/// The one URL or the several; none if any is wrong.
+fn urls(fields: &mut Fields<'_>, kind: ProxyKind) -> Option<Vec<ProxyUrl>> {
+    let one = fields.text_if_given("url").filter(|url| !url.is_empty());
+    let several = fields.texts("urls");
+    let written: Vec<(String, String)> = match (one, several.is_empty()) {
+        (Some(_), false) => {
+            fields.problem("urls", "cannot be given together with url");
+            return None;
+        }
+        (None, true) => {
+            fields.problem("url", "needed; or urls for several");
+            return None;
+        }
+        (Some(url), true) => vec![("url".to_owned(), url)],
+        (None, false) => several.into_iter().enumerate().map(|(n, url)| (format!("urls[{n}]"), url)).collect(),
+    };
+    let mut urls: Vec<ProxyUrl> = Vec::new();
+    let mut sound = true;
+    for (field, text) in written {
+        match url(kind, &text) {
+            Ok(url) if urls.contains(&url) => {
+                fields.problem(&field, format_args!("{:?} is there more than once", url.to_string()));
+                sound = false;
+            }
+            Ok(url) => urls.push(url),
+            Err(why) => {
+                fields.problem(&field, format_args!("{:?}: {why}", without_credentials(&text)));
+                sound = false;
+            }
+        }
+    }
+    sound.then_some(urls)
+}
+
+fn url(kind: ProxyKind, text: &str) -> Result<ProxyUrl, String> {
+    let url = ProxyUrl::parse(text).map_err(|error| error.to_string())?;
+    let socks = matches!(url.scheme, ProxyScheme::Socks5 | ProxyScheme::Socks5Local);
+    match kind {
+        ProxyKind::Socks5 if !socks => {
+            return Err(
+                "use socks5:// (names looked up by the proxy) or socks5-local:// (by us) with SOCKS5".to_owned()
+            );
+        }
+        ProxyKind::HttpConnect | ProxyKind::Grpc if socks => {
+            return Err(format!("use http:// or https:// with {}", kind.as_str()));
+        }
+        _ => {}
+    }
+    if let Some(credentials) = &url.credentials {
+        let longest = credentials.user().len().max(credentials.password().len());
+        if kind == ProxyKind::Grpc {
+            return Err("GRPC knows no user and password; use a certificate in tlsConfig".to_owned());
+        }
+        if socks && longest > LONGEST_SOCKS_WORD {
+            return Err(format!("a user or password of SOCKS5 has at most {LONGEST_SOCKS_WORD} bytes"));
+        }
+    }
+    Ok(url)
+}
+
+fn tls_files(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) -> ProxyTlsFiles {
+    let mut path = |name| fields.text_if_given(name).filter(|path| !path.is_empty()).map(|path| folder.join(path));
+    let (authorities, certificate, key): (_, Option<PathBuf>, Option<PathBuf>) =
+        (path("caBundle"), path("clientCert"), path("clientKey"));
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(PairFiles::new(certificate, key)),
+        (None, None) => {
+            if kind == ProxyKind::Grpc {
+                fields.problem("clientCert", "needed with GRPC, and clientKey");
+            }
+            None
+        }
+        (Some(_), None) => {
+            fields.problem("clientKey", "needed with clientCert");
+            None
+        }
+        (None, Some(_)) => {
+            fields.problem("clientCert", "needed with clientKey");
+            None
+        }
+    };
+    let server_name = fields.text_if_given("tlsServerName").filter(|name| !name.is_empty());
+    if let Some(Err(problem)) = server_name.as_deref().map(crate::tls::client::server_name) {
+        fields.problem("tlsServerName", problem.message);
+    }
+    fields.end();
+    ProxyTlsFiles { authorities, identity, server_name }
+}
+
+fn no_proxy(fields: &mut Fields<'_>, way: Option<&WaySettings>) -> Option<NoProxy> {
+    let entries = fields.texts("noProxy");
+    if way == Some(&WaySettings::Direct) && !entries.is_empty() {
+        fields.problem("noProxy", "not used with Direct; leave it out");
+    }
+    match NoProxy::parse(entries.iter().map(String::as_str)) {
+        Ok(no_proxy) => Some(no_proxy),
+        Err(mistakes) => {
+            for (number, mistake) in mistakes {
+                let entry = entries.get(number).map(String::as_str).unwrap_or_default();
+                fields.problem(&format!("noProxy[{number}]"), format_args!("{entry:?}: {mistake}"));
+            }
+            None
+        }
+    }
+}
+
+fn dial_timeout(fields: &mut Fields<'_>) -> Option<Duration> {
+    let Some(text) = fields.text_if_given("dialTimeout") else { return Some(DIAL_TIMEOUT) };
+    match duration::parse(&text) {
+        Ok(timeout) if timeout.is_zero() => fields.problem("dialTimeout", "must be longer than nothing"),
+        Ok(timeout) => return Some(timeout),
+        Err(error) => fields.problem("dialTimeout", error),
+    }
+    None
+}

@@ -1,0 +1,120 @@
+//! The proxy that the environment names for a whole machine, by the rules of Go's `golang.org/x/net/http/httpproxy`.
+
+use super::no_proxy::is_this_machine;
+use super::{Destination, NoProxy, ProxyUrl, without_credentials};
+use crate::process::{Problem, Problems};
+
+/// `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, as they were when the process began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxyEnvironment {
+    https: Option<ProxyUrl>,
+    http: Option<ProxyUrl>,
+    no_proxy: NoProxy,
+}
+
+impl ProxyEnvironment {
+    /// Reads the variables. Names in capitals come first; `ALL_PROXY` is not looked at. What in `NO_PROXY` says nothing
+    /// is told beside the rest.
+    ///
+    /// # Errors
+    /// Variables that name no proxy, all of them.
+    pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<(ProxyEnvironment, Vec<Problem>), Problems> {
+        let either = |name: &'static str| {
+            let value = |name: &str| variable(name).filter(|value| !value.is_empty()).map(|it| (name.to_owned(), it));
+            value(name).or_else(|| value(&name.to_ascii_lowercase()))
+        };
+        let mut problems = Problems::default();
+        let mut proxy = |name| {
+            let (name, value) = either(name)?;
+            let url = proxy_url(&value)
+                .map_err(|why| Problem::new(name, format_args!("{:?}: {why}", without_credentials(&value))));
+            problems.keep(url)
+        };
+        let https = proxy("HTTPS_PROXY");
+        // Of a CGI program that variable is a header of the client's.
+        let http = if variable("REQUEST_METHOD").is_some() { None } else { proxy("HTTP_PROXY") };
+        let (no_proxy, odd) = match either("NO_PROXY") {
+            None => (NoProxy::default(), Vec::new()),
+            Some((name, value)) => {
+                let (no_proxy, odd) = NoProxy::from_environment(&value);
+                let tell = |entry| Problem::new(&name, format_args!("{entry:?} matches nothing"));
+                (no_proxy, odd.into_iter().map(tell).collect())
+            }
+        };
+        problems.or((ProxyEnvironment { https, http, no_proxy }, odd))
+    }
+
+    /// The proxy for a destination that is spoken to over TLS (`secure`) or without; none for a direct connection, as
+    /// always to this machine itself.
+    pub fn proxy_for(&self, destination: &Destination, secure: bool) -> Option<&ProxyUrl> {
+        let proxy = if secure { &self.https } else { &self.http }.as_ref()?;
+        (!is_this_machine(destination) && !self.no_proxy.matches(destination)).then_some(proxy)
+    }
+
+    /// Whether no variable names a proxy.
+    pub fn is_empty(&self) -> bool {
+        self.https.is_none() && self.http.is_none()
+    }
+}
+
+/// Without a scheme it is http.
+fn proxy_url(text: &str) -> Result<ProxyUrl, String> {
+    let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    ProxyUrl::parse(&text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::Host;
+
+    fn read(variables: &[(&str, &str)]) -> Result<(ProxyEnvironment, Vec<Problem>), Problems> {
+        ProxyEnvironment::read(&|name| {
+            variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn proxy(variables: &[(&str, &str)], host: &str, secure: bool) -> Option<String> {
+        let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
+        let (environment, _) = read(variables).unwrap();
+        environment.proxy_for(&Destination { host, port: 6443 }, secure).map(ToString::to_string)
+    }
+
+    #[test]
+    fn capitals_come_first_and_a_scheme_may_be_missing() {
+        let both = [("HTTPS_PROXY", "upper:3128"), ("https_proxy", "lower:1"), ("http_proxy", "socks5h://plain")];
+        assert_eq!(proxy(&both, "a.example", true).as_deref(), Some("http://upper:3128"));
+        assert_eq!(proxy(&both[1..], "a.example", true).as_deref(), Some("http://lower:1"));
+        assert_eq!(proxy(&both, "a.example", false).as_deref(), Some("socks5://plain:1080"));
+        assert_eq!(
+            proxy(&[("HTTPS_PROXY", ""), ("https_proxy", "lower:1")], "a", true).as_deref(),
+            Some("http://lower:1")
+        );
+        assert_eq!(proxy(&[("ALL_PROXY", "all:1")], "a", true), None);
+        assert_eq!(proxy(&[("HTTP_PROXY", "a:1"), ("REQUEST_METHOD", "GET")], "a", false), None);
+    }
+
+    #[test]
+    fn this_machine_and_what_no_proxy_has_go_direct() {
+        let variables = [("HTTPS_PROXY", "proxy:1"), ("NO_PROXY", ".svc,10.0.0.0/8, b.example:6443,c.example:1")];
+        for direct in ["localhost", "127.0.0.1", "::1", "a.svc", "10.9.8.7", "x.b.example"] {
+            assert_eq!(proxy(&variables, direct, true), None, "{direct}");
+        }
+        for proxied in ["svc", "11.0.0.1", "c.example", "localhost.example"] {
+            assert!(proxy(&variables, proxied, true).is_some(), "{proxied}");
+        }
+    }
+
+    #[test]
+    fn what_names_no_proxy_is_told_without_its_password() {
+        let variables = [("HTTPS_PROXY", "ftp://u:secret@h"), ("http_proxy", "h:port"), ("no_proxy", "a,b*")];
+        let problems = read(&variables).unwrap_err().to_string();
+        assert_eq!(
+            problems,
+            "HTTPS_PROXY: \"ftp://…@h\": there is no way by the scheme \"ftp\"\nhttp_proxy: \"h:port\": the port is not a number"
+        );
+        let (environment, odd) = read(&variables[2..]).unwrap();
+        assert!(environment.is_empty());
+        assert_eq!(odd[0].to_string(), "no_proxy: \"b*\" matches nothing");
+    }
+}
