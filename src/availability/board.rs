@@ -59,19 +59,19 @@ impl Availability {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Lets a request through, of which so many are `running`, or says why not. Tell what became of it, and keep the
-    /// [`Passage`] until then, if there is one: of a backend that is well there is none.
+    /// Lets a request of `user`, a number that others seldom have, through or says why not. Tell what became of it, and
+    /// keep the [`Passage`] until then, if there is one: of a backend that is well there is none.
     ///
     /// # Errors
     /// The [`Obstacle`].
-    pub fn pass(self: &Arc<Self>, running: impl FnOnce() -> usize) -> Result<Option<Box<Passage>>, Obstacle> {
+    pub fn pass(self: &Arc<Self>, user: impl FnOnce() -> u16) -> Result<Option<Box<Passage>>, Obstacle> {
         if !self.remarkable.load(Ordering::Relaxed) {
             return Ok(None);
         }
         if !self.is_available() {
             return Err(Obstacle::Unavailable(self.condition()));
         }
-        self.with(|circuit, reason| match circuit.pass(running(), Instant::now()) {
+        self.with(|circuit, reason| match circuit.pass(user, Instant::now()) {
             Ok(pass) => Ok(pass.map(|pass| Box::new(Passage::new(self, pass)))),
             Err(Held::Open(after)) => Err(Obstacle::Open { reason, after }),
             Err(Held::Recovering) => Err(Obstacle::Recovering),
@@ -215,9 +215,12 @@ mod tests {
         board.put("v1.a.io", &condition(ConditionStatus::False));
         assert!(matches!(one.pass(|| 0), Err(Obstacle::Unavailable(_))));
         board.put("v1.a.io", &condition(ConditionStatus::True));
-        assert!(passes(&one) && matches!(one.pass(|| 1000), Err(Obstacle::Recovering)));
+        let passed: Vec<_> = std::iter::from_fn(|| one.pass(|| 0).ok().flatten()).collect();
+        assert!(!passed.is_empty() && matches!(one.pass(|| 0), Err(Obstacle::Recovering)));
+        drop(passed);
+        assert!(passes(&one));
         (0..1000).for_each(|_| one.answered());
-        assert!(one.pass(|| 1000).is_ok());
+        assert!(matches!(one.pass(|| 0), Ok(None)));
         assert_eq!(one.circuit(), metrics::Circuit::Closed);
     }
 

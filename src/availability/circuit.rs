@@ -3,8 +3,10 @@
 //! Pure; the time is an argument. It opens on requests that were sent and got nothing that is an answer, many in a
 //! row and for a while: never on errors that a backend answers with, and never because it is slow. While it is open,
 //! one request at a time is let through to see. When there is an answer again, as many requests may be under way as
-//! have been answered since, and a few more: whoever waited for a backend to come back must not end it by coming.
+//! have been answered since, and a few more each second: whoever waited for a backend to come back must not end it by
+//! coming. No user takes what is left to the others.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::observe::metrics;
@@ -15,24 +17,25 @@ const ROW: u32 = 10;
 const SUSTAINED: Duration = Duration::from_secs(1);
 /// How long after it opened the first request is let through, and how long it ever takes until the next.
 const TRIAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// What may be under way besides what was answered, at first.
+/// What may be under way besides what was answered, in the first second; each further one brings as many.
 const FIRST: usize = 8;
 /// After so many answers, or so much time, nothing is held back any more.
 const ENOUGH: usize = 500;
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// One APIService's circuit.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Circuit(State);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Circuit {
+    state: State,
+    losses: Losses,
+    crowd: Crowd,
+}
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum State {
     /// Requests go through.
-    Closed {
-        /// How many in a row got no answer, and since when.
-        row: u32,
-        since: Option<Instant>,
-    },
+    #[default]
+    Closed,
     /// No endpoint can be reached. Requests go through: each learns at once that there is nobody.
     Away { since: Instant },
     /// Nothing goes through until `next`; the trial is the request that was let through last, as long as nothing is
@@ -42,16 +45,18 @@ enum State {
     Recovering { since: Instant, answers: usize },
 }
 
-impl Default for State {
-    fn default() -> State {
-        State::Closed { row: 0, since: None }
-    }
+/// Requests in a row that got no answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    row: u32,
+    since: Option<Instant>,
 }
 
-impl State {
-    fn opened(now: Instant) -> State {
-        State::Open { next: now + TRIAL.0, wait: TRIAL.0, trial: false }
-    }
+/// Requests that were let through to a backend in doubt, long-running ones too, until their answer begins.
+#[derive(Clone, Debug, Default)]
+struct Crowd {
+    all: usize,
+    by_user: HashMap<u16, usize>,
 }
 
 /// What became of a request.
@@ -68,8 +73,9 @@ pub enum Fate {
 /// What a request is let through with, if the backend is in doubt. To be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
+    user: u16,
     /// When the next trial would follow, if this is one.
-    trial: Instant,
+    trial: Option<Instant>,
 }
 
 /// Why a request is held back.
@@ -85,51 +91,61 @@ impl Circuit {
     /// One that is open, and of which the first trial is due.
     #[cfg(test)]
     pub(super) fn opened_before(now: Instant) -> Circuit {
-        Circuit(State::Open { next: now, wait: TRIAL.0, trial: false })
+        Circuit { state: State::Open { next: now, wait: TRIAL.0, trial: false }, ..Circuit::default() }
     }
 
     /// Whether nothing is known against the backend.
     pub(super) fn is_plain(&self) -> bool {
-        matches!(self.0, State::Closed { row: 0, .. })
+        matches!(self.state, State::Closed) && self.losses.row == 0
     }
 
     /// What an operator is told of it.
     pub(super) fn state(&self, now: Instant) -> metrics::Circuit {
-        match self.0 {
+        match self.state {
             State::Recovering { since, .. } if now.saturating_duration_since(since) < LONGEST => {
                 metrics::Circuit::HalfOpen
             }
-            State::Closed { .. } | State::Recovering { .. } => metrics::Circuit::Closed,
+            State::Closed | State::Recovering { .. } => metrics::Circuit::Closed,
             State::Open { .. } | State::Away { .. } => metrics::Circuit::Open,
         }
     }
 
-    /// Lets a request through, or not; `running` are under way. What it is let through with is to be given back.
-    pub(super) fn pass(&mut self, running: usize, now: Instant) -> Result<Option<Pass>, Held> {
-        match &mut self.0 {
-            State::Closed { .. } | State::Away { .. } => Ok(None),
-            State::Open { next, .. } if now < *next => Err(Held::Open(*next - now)),
+    /// Lets a request of this user through, or not. What it is let through with is to be given back.
+    pub(super) fn pass(&mut self, user: impl FnOnce() -> u16, now: Instant) -> Result<Option<Pass>, Held> {
+        let (user, trial) = match &mut self.state {
+            State::Closed => return Ok(None),
+            State::Away { .. } => (user(), None),
+            State::Open { next, .. } if now < *next => return Err(Held::Open(*next - now)),
             State::Open { next, wait, trial } => {
                 (*next, *trial) = (now + *wait, true);
-                Ok(Some(Pass { trial: *next }))
+                (user(), Some(*next))
             }
             State::Recovering { since, answers } => {
-                if *answers >= ENOUGH || now.saturating_duration_since(*since) >= LONGEST {
-                    self.0 = State::default();
+                let passed = now.saturating_duration_since(*since);
+                if *answers >= ENOUGH || passed >= LONGEST {
+                    self.state = State::Closed;
                     return Ok(None);
                 }
-                if running < FIRST + *answers { Ok(None) } else { Err(Held::Recovering) }
+                let most = FIRST.saturating_mul(1 + passed.as_secs() as usize) + *answers;
+                let user = user();
+                if !self.crowd.has_room(user, most) {
+                    return Err(Held::Recovering);
+                }
+                (user, None)
             }
-        }
+        };
+        self.crowd.enter(user);
+        Ok(Some(Pass { user, trial }))
     }
 
-    /// A request is over, whatever was heard of it before; `sent` if it may have reached the backend. One that was refused
-    /// on its way was no trial, and the next is: whoever asks what never gets there must not keep others off. Of one
-    /// that was sent and nobody waited for nothing is known: the next need not wait for long.
+    /// A request is over, or its answer has begun, whatever was heard of it before; `sent` if it may have reached the
+    /// backend. One that was refused on its way was no trial, and the next is: whoever asks what never gets there must
+    /// not keep others off. Of one that was sent and nobody waited for nothing is known: the next need not wait for long.
     pub(super) fn give_back(&mut self, pass: Pass, sent: bool, now: Instant) {
-        if let State::Open { next, trial, .. } = &mut self.0
+        self.crowd.leave(pass.user);
+        if let State::Open { next, trial, .. } = &mut self.state
             && *trial
-            && *next == pass.trial
+            && pass.trial == Some(*next)
         {
             *trial = false;
             *next = if sent { (now + TRIAL.0).min(*next) } else { now };
@@ -138,51 +154,91 @@ impl Circuit {
 
     /// Hears what became of a request.
     pub(super) fn hear(&mut self, fate: Fate, now: Instant) {
-        self.0 = match (self.0, fate) {
-            (State::Closed { .. }, Fate::Answered) => State::default(),
-            (State::Closed { row, since }, Fate::Lost) => {
-                let (row, since) = (row + 1, since.unwrap_or(now));
-                if row >= ROW && now.saturating_duration_since(since) >= SUSTAINED {
-                    State::opened(now)
-                } else {
-                    State::Closed { row, since: Some(since) }
-                }
+        let enough = match fate {
+            Fate::Lost => self.losses.add(now),
+            Fate::Answered => {
+                self.losses = Losses::default();
+                false
             }
-            (State::Closed { .. } | State::Recovering { .. }, Fate::Unreachable) => State::Away { since: now },
-            // A moment's absence brings no crowd.
-            (State::Away { since }, Fate::Answered) if now.saturating_duration_since(since) < SUSTAINED => {
-                State::default()
-            }
-            (State::Away { .. } | State::Open { .. }, Fate::Answered) => State::Recovering { since: now, answers: 0 },
+            Fate::Unreachable => false,
+        };
+        self.state = match (self.state, fate) {
             (State::Open { wait, trial: true, .. }, Fate::Lost) => {
                 let wait = (wait * 2).min(TRIAL.1);
                 State::Open { next: now + wait, wait, trial: false }
             }
-            (State::Recovering { .. }, Fate::Lost) => State::opened(now),
+            (State::Closed | State::Away { .. } | State::Recovering { .. }, Fate::Lost) if enough => {
+                self.losses = Losses::default();
+                State::Open { next: now + TRIAL.0, wait: TRIAL.0, trial: false }
+            }
+            (State::Closed | State::Recovering { .. }, Fate::Unreachable) => State::Away { since: now },
+            // A moment's absence brings no crowd.
+            (State::Away { since }, Fate::Answered) if now.saturating_duration_since(since) < SUSTAINED => {
+                State::Closed
+            }
+            (State::Away { .. } | State::Open { .. }, Fate::Answered) => State::Recovering { since: now, answers: 0 },
             (State::Recovering { since, answers }, Fate::Answered) => State::Recovering { since, answers: answers + 1 },
-            (State::Away { .. }, _) | (State::Open { .. }, Fate::Unreachable | Fate::Lost) => self.0,
+            (state, _) => state,
         };
     }
 
     /// A question of our own was answered: a few are let through at once. One trial would not do: whoever takes it may
     /// ask what never reaches the backend, and so keep it closed to everybody else.
     pub(super) fn vouched_for(&mut self, now: Instant) {
-        match &mut self.0 {
+        match &mut self.state {
             State::Open { .. } => self.recover(now),
             State::Away { .. } => self.hear(Fate::Answered, now),
-            State::Closed { .. } | State::Recovering { .. } => {}
+            State::Closed | State::Recovering { .. } => {}
         }
     }
 
     /// It was away, and is back.
     pub(super) fn recover(&mut self, now: Instant) {
-        self.0 = State::Recovering { since: now, answers: 0 };
+        self.losses = Losses::default();
+        self.state = State::Recovering { since: now, answers: 0 };
+    }
+}
+
+impl Losses {
+    /// One more; true if that is enough.
+    fn add(&mut self, now: Instant) -> bool {
+        self.row = self.row.saturating_add(1);
+        let since = *self.since.get_or_insert(now);
+        self.row >= ROW && now.saturating_duration_since(since) >= SUSTAINED
+    }
+}
+
+impl Crowd {
+    /// Whether one more of this user may come, where there is room for so many: as long as they are fewer than what is
+    /// left to the others.
+    fn has_room(&self, user: u16, most: usize) -> bool {
+        let of_user = self.by_user.get(&user).copied().unwrap_or_default();
+        of_user < most.saturating_sub(self.all)
+    }
+
+    fn enter(&mut self, user: u16) {
+        self.all += 1;
+        *self.by_user.entry(user).or_default() += 1;
+    }
+
+    fn leave(&mut self, user: u16) {
+        self.all = self.all.saturating_sub(1);
+        if let Some(count) = self.by_user.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_user.remove(&user);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn one() -> u16 {
+        1
+    }
 
     fn millis(start: Instant) -> impl Fn(u64) -> Instant {
         move |millis| start + Duration::from_millis(millis)
@@ -219,11 +275,11 @@ mod tests {
     fn open_it_lets_one_through_at_least_every_ten_seconds() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
-        assert_eq!(circuit.pass(0, at(1000)), Err(Held::Open(Duration::from_secs(1))));
+        assert_eq!(circuit.pass(one, at(1000)), Err(Held::Open(Duration::from_secs(1))));
         let mut trials = Vec::new();
         for second in 2..60 {
-            if circuit.pass(0, at(second * 1000)).is_ok() {
-                assert!(circuit.pass(0, at(second * 1000)).is_err(), "one, not two");
+            if circuit.pass(one, at(second * 1000)).is_ok() {
+                assert!(circuit.pass(one, at(second * 1000)).is_err(), "one, not two");
                 circuit.hear(Fate::Lost, at(second * 1000));
                 trials.push(second);
             }
@@ -231,9 +287,9 @@ mod tests {
         assert_eq!(trials, [2, 4, 8, 16, 26, 36, 46, 56]);
         // A trial that nothing is heard of is followed by the next.
         let mut circuit = opened(at(0));
-        assert!(circuit.pass(0, at(2000)).is_ok() && circuit.pass(0, at(3000)).is_ok());
+        assert!(circuit.pass(one, at(2000)).is_ok() && circuit.pass(one, at(3000)).is_ok());
         circuit.vouched_for(at(3100));
-        assert!(circuit.pass(0, at(3100)).is_ok() && circuit.pass(1, at(3100)).is_ok(), "more than one trial");
+        assert!(circuit.pass(one, at(3100)).is_ok() && circuit.pass(one, at(3100)).is_ok(), "more than one trial");
         assert_eq!(circuit.state(at(3100)), metrics::Circuit::HalfOpen);
     }
 
@@ -241,10 +297,10 @@ mod tests {
     fn a_trial_that_never_got_there_was_none() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
-        let take = |circuit: &mut Circuit, millis| circuit.pass(0, at(millis)).unwrap().unwrap();
+        let take = |circuit: &mut Circuit, millis| circuit.pass(one, at(millis)).unwrap().unwrap();
         for _ in 0..100 {
             let refused = take(&mut circuit, 2000);
-            assert!(circuit.pass(0, at(2000)).is_err());
+            assert!(circuit.pass(one, at(2000)).is_err());
             circuit.give_back(refused, false, at(2000));
         }
         // What was lost late was no trial.
@@ -252,9 +308,9 @@ mod tests {
         let lost = take(&mut circuit, 2000);
         circuit.hear(Fate::Lost, at(2100));
         circuit.give_back(lost, true, at(2100));
-        assert_eq!(circuit.pass(0, at(2100)), Err(Held::Open(Duration::from_secs(2))));
+        assert_eq!(circuit.pass(one, at(2100)), Err(Held::Open(Duration::from_secs(2))));
         circuit.hear(Fate::Lost, at(2200));
-        assert_eq!(circuit.pass(0, at(2200)), Err(Held::Open(Duration::from_millis(1900))));
+        assert_eq!(circuit.pass(one, at(2200)), Err(Held::Open(Duration::from_millis(1900))));
         // Nobody waited for it to the end, nor may the others for the one that follows.
         for second in [10, 20] {
             let trial = take(&mut circuit, second * 1000);
@@ -263,39 +319,84 @@ mod tests {
         }
         let left = take(&mut circuit, 30_000);
         circuit.give_back(left, true, at(30_500));
-        assert_eq!(circuit.pass(0, at(30_500)), Err(Held::Open(Duration::from_secs(1))));
+        assert_eq!(circuit.pass(one, at(30_500)), Err(Held::Open(Duration::from_secs(1))));
         // One that took longer than the wait gives back nothing of the next one's.
         let (slow, next) = (take(&mut circuit, 31_500), take(&mut circuit, 60_000));
         circuit.give_back(slow, false, at(60_001));
-        assert!(circuit.pass(0, at(60_001)).is_err());
+        assert!(circuit.pass(one, at(60_001)).is_err());
         circuit.hear(Fate::Answered, at(60_002));
         circuit.give_back(next, true, at(60_002));
         assert_eq!(circuit.state(at(60_002)), metrics::Circuit::HalfOpen);
     }
 
+    /// How many come in, each another user's.
+    fn enter(circuit: &mut Circuit, mut users: std::ops::RangeFrom<u16>, now: Instant) -> Vec<Pass> {
+        std::iter::from_fn(|| circuit.pass(|| users.next().unwrap(), now).ok().flatten()).collect()
+    }
+
     #[test]
-    fn who_comes_back_gets_as_much_as_it_has_answered() {
+    fn who_comes_back_gets_as_much_as_it_has_answered_and_a_few_more_each_second() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
         circuit.hear(Fate::Answered, at(2000));
         assert_eq!(circuit.state(at(2000)), metrics::Circuit::HalfOpen);
-        assert_eq!(circuit.pass(FIRST - 1, at(2000)), Ok(None));
-        assert_eq!(circuit.pass(FIRST, at(2000)), Err(Held::Recovering));
+        let first = enter(&mut circuit, 1000.., at(2000));
+        assert_eq!((first.len(), circuit.pass(one, at(2000))), (FIRST, Err(Held::Recovering)));
         for _ in 0..100 {
             circuit.hear(Fate::Answered, at(2100));
         }
-        assert_eq!(circuit.pass(FIRST + 99, at(2100)), Ok(None));
-        assert_eq!(circuit.pass(FIRST + 100, at(2100)), Err(Held::Recovering));
-        let mut late = circuit;
-        assert!(late.pass(10_000, at(13_000)).is_ok() && late.is_plain());
+        assert_eq!(enter(&mut circuit, 2000.., at(2100)).len(), 100);
+        // Whoever waits for an answer that does not come holds nobody off for long.
+        assert_eq!(enter(&mut circuit, 3000.., at(3100)).len(), FIRST);
+        first.into_iter().for_each(|pass| circuit.give_back(pass, true, at(3100)));
+        assert_eq!(enter(&mut circuit, 4000.., at(3100)).len(), FIRST);
+        let mut late = circuit.clone();
+        assert!(late.pass(one, at(13_000)) == Ok(None) && late.is_plain());
         for _ in 0..ENOUGH {
-            circuit.hear(Fate::Answered, at(2200));
+            circuit.hear(Fate::Answered, at(3200));
         }
-        assert!(circuit.pass(10_000, at(2200)).is_ok() && circuit.is_plain());
-        let mut again = opened(at(0));
-        again.hear(Fate::Answered, at(2000));
-        again.hear(Fate::Lost, at(2001));
-        assert_eq!(again.state(at(2001)), metrics::Circuit::Open);
+        assert!(circuit.pass(one, at(3200)) == Ok(None) && circuit.is_plain());
+    }
+
+    #[test]
+    fn while_it_comes_back_no_user_takes_what_is_left_to_others() {
+        let at = millis(Instant::now());
+        let mut circuit = opened(at(0));
+        circuit.hear(Fate::Answered, at(2000));
+        let mut all = |user: u16| -> Vec<Pass> {
+            std::iter::from_fn(|| circuit.pass(|| user, at(2000)).ok().flatten()).collect()
+        };
+        let [mut first, second, third] = [all(1), all(2), all(3)];
+        assert_eq!([&first, &second, &third].map(Vec::len), [4, 2, 1]);
+        assert!(all(1).is_empty());
+        circuit.give_back(first.pop().unwrap(), true, at(2000));
+        assert_eq!(circuit.pass(|| 1, at(2000)), Err(Held::Recovering));
+        assert!(circuit.pass(|| 4, at(2000)).is_ok());
+        [first, second, third].into_iter().flatten().for_each(|pass| circuit.give_back(pass, true, at(2000)));
+        assert_eq!((circuit.crowd.all, circuit.crowd.by_user.len()), (1, 1));
+    }
+
+    #[test]
+    fn while_it_comes_back_it_is_judged_as_ever() {
+        let at = millis(Instant::now());
+        let mut circuit = opened(at(0));
+        circuit.hear(Fate::Answered, at(2000));
+        for number in 0..100 {
+            circuit.hear(Fate::Lost, at(2000 + number));
+        }
+        circuit.hear(Fate::Answered, at(2500));
+        for number in 0..u64::from(ROW) {
+            circuit.hear(Fate::Lost, at(3000 + 100 * number));
+        }
+        assert_eq!(circuit.state(at(3900)), metrics::Circuit::HalfOpen);
+        let mut away = circuit.clone();
+        circuit.hear(Fate::Lost, at(4000));
+        assert_eq!(circuit.state(at(4000)), metrics::Circuit::Open);
+        assert_eq!(circuit.pass(one, at(4000)), Err(Held::Open(TRIAL.0)));
+        // Nobody there is another matter.
+        away.hear(Fate::Unreachable, at(4000));
+        assert_eq!(away.state(at(4000)), metrics::Circuit::Open);
+        assert!(away.pass(one, at(4000)).is_ok());
     }
 
     #[test]
@@ -303,12 +404,26 @@ mod tests {
         let at = millis(Instant::now());
         let mut circuit = Circuit::default();
         circuit.hear(Fate::Unreachable, at(0));
-        assert_eq!((circuit.state(at(0)), circuit.pass(1000, at(1))), (metrics::Circuit::Open, Ok(None)));
+        assert_eq!(circuit.state(at(0)), metrics::Circuit::Open);
+        let crowd: Vec<Pass> = (0..1000).map(|_| circuit.pass(one, at(1)).unwrap().unwrap()).collect();
         circuit.hear(Fate::Unreachable, at(500));
-        let mut short = circuit;
+        let mut short = circuit.clone();
         short.hear(Fate::Answered, at(900));
         assert!(short.is_plain());
         circuit.hear(Fate::Answered, at(1100));
-        assert_eq!(circuit.pass(1000, at(1100)), Err(Held::Recovering));
+        assert_eq!(circuit.pass(|| 2, at(1100)), Err(Held::Recovering));
+        crowd.into_iter().for_each(|pass| circuit.give_back(pass, true, at(1100)));
+        assert!(circuit.pass(|| 2, at(1100)).is_ok());
+    }
+
+    #[test]
+    fn who_is_away_and_then_answers_nothing_is_open() {
+        let at = millis(Instant::now());
+        let mut circuit = Circuit::default();
+        circuit.hear(Fate::Unreachable, at(0));
+        for number in 0..=ROW {
+            circuit.hear(Fate::Lost, at(u64::from(number) * 100));
+        }
+        assert!(matches!(circuit.pass(one, at(1000)), Err(Held::Open(_))));
     }
 }

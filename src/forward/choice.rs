@@ -132,7 +132,7 @@ mod tests {
     use crate::observe::metrics::{Metrics, WorkerMetrics};
     use crate::registry::Rules;
     use crate::registry::snapshot::tests::{api_service, registry};
-    use crate::route::Table;
+    use crate::route::{Dealer, Table};
 
     /// A backend with endpoints of both families; the first so many are of the Service's own.
     fn backend(first: usize, other: usize) -> Backend {
@@ -149,7 +149,7 @@ mod tests {
             slice("six", "IPv6", other, |number| format!("fd00::{number}")),
         ];
         let table = Table::build(&registry(&text.concat()), Rules::default(), &Board::default(), None);
-        let target = table.by_name("v1.a.io").unwrap().target().ok().unwrap();
+        let target = table.by_name("v1.a.io").unwrap().target(|| Dealer::default().hand("jane")).ok().unwrap();
         let metrics = WorkerMetrics::new(&Metrics::new());
         Backend::new(&target, None, &History::default(), &Pool::new(Resolver::System), &metrics).unwrap()
     }

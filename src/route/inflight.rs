@@ -49,6 +49,13 @@ impl Dealer {
     }
 }
 
+impl Hand {
+    /// The same in one number.
+    pub(super) fn number(self) -> u16 {
+        u16::from_ne_bytes(self.0)
+    }
+}
+
 impl Inflight {
     /// Takes a place for the user with `hand`, if fewer than `most` are taken and the user holds no more than a fair
     /// share; 0 is no limit.

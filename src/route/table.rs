@@ -181,11 +181,11 @@ impl Route {
         }
     }
 
-    /// The proof that requests can be sent now, or the 503 that says why not.
-    pub fn target(self: &Arc<Self>) -> Result<Target, Refusal> {
+    /// The proof that a request of the user with this hand can be sent now, or the 503 that says why not.
+    pub fn target(self: &Arc<Self>, hand: impl FnOnce() -> Hand) -> Result<Target, Refusal> {
         match &self.resolved {
             Err(unavailable) => Err(self.unavailable(unavailable.reason, &unavailable.message, "")),
-            Ok(_) => match self.availability.pass(|| self.inflight.count()) {
+            Ok(_) => match self.availability.pass(|| hand().number()) {
                 Ok(passage) => Ok(Target { route: self.clone(), passage }),
                 Err(obstacle) => Err(self.held(&obstacle)),
             },
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn nowhere_to_go_is_a_503_that_says_why() {
         let table = build(&text("v1.a.io", 1), None);
-        let refusal = table.find("a.io", "v1").unwrap().target().err().unwrap();
+        let refusal = table.find("a.io", "v1").unwrap().target(hand).err().unwrap();
         let status = refusal.status();
         assert_eq!((status.code, status.reason), (503, "ServiceUnavailable"));
         let details = status.details.as_ref().unwrap();
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn a_target_leads_somewhere() {
         let table = build(&format!("{}{SERVICE}", text("v1.a.io", 1)), None);
-        let target = table.find("a.io", "v1").unwrap().target().ok().unwrap();
+        let target = table.find("a.io", "v1").unwrap().target(hand).ok().unwrap();
         assert_eq!(target.resolved().endpoints[0].to_string(), "10.0.0.1:443");
         assert_eq!(target.resolved().server_name, "api.ns.svc");
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use http::Method;
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, Settings};
-use crate::client::{Client, get, request, sample};
+use crate::backend::{Backend, Settings, json};
+use crate::client::{Client, get, read, request, sample};
 use crate::process::{Process, signed};
 use crate::raw::{self, Talk};
 use crate::scene::{Scene, THINGS, annotated, register};
@@ -310,6 +310,47 @@ async fn a_backend_that_is_back_is_not_overrun() {
     // Two threads may each let one through at the same moment.
     let most = counts.lock().unwrap().2;
     assert!((1..=12).contains(&most), "{most} at once beyond what was answered");
+}
+
+/// While a backend comes back, one user's watches and requests that it does not answer do not keep others from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_back_is_for_everybody() {
+    let world = World::new();
+    let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let scene = Scene::at(world, &[address], &[]);
+    let [jane, again] = [scene.http2().await, scene.http2().await];
+    let tom = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user("tom", &[]))).await;
+    eventually("the backend to be known as away", async || {
+        let answer = jane.get(THINGS).await;
+        (answer.json()["details"]["causes"][0]["reason"] == "FailedDiscoveryCheck").then_some(())
+    })
+    .await;
+    let back = Backend::start(&scene.world, Settings { address, ..Settings::default() }, |request| async move {
+        if request.headers()["x-remote-user"] == "jane" {
+            std::future::pending::<()>().await;
+        }
+        json(200, "{}")
+    })
+    .await;
+    let mut noise = JoinSet::new();
+    eventually("jane to be held back", async || {
+        for query in ["watch=1", "timeout=60s"] {
+            let (client, request) = (again.clone(), get(&format!("{THINGS}?{query}"), &[]));
+            noise.spawn(async move { client.send(request).await.unwrap() });
+        }
+        while let Some(refused) = noise.try_join_next() {
+            let refused = read(refused.unwrap()).await;
+            if refused.json()["details"]["causes"][0]["reason"] == "Recovering" {
+                return Some(());
+            }
+        }
+        None
+    })
+    .await;
+    assert!(!back.seen().is_empty());
+    for _ in 0..5 {
+        assert_eq!(tom.get(THINGS).await.status, 200);
+    }
 }
 
 /// Whoever is turned away reads why, and when to come again, in the encoding they accept.

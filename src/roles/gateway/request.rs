@@ -235,7 +235,7 @@ async fn relay(
         let response = attempt!(local::answer(connection, &permit, &method, &uri, &query, request.headers()));
         return Ok(done(record, warned(response, warning)));
     };
-    let target = attempt!(route.target());
+    let target = attempt!(route.target(|| hand.unwrap_or_else(|| shared.dealer.hand(&user.name))));
     let route_place = match hand {
         Some(hand) => Some(attempt!(route.enter(hand).map_err(|turned| {
             shared.metrics.rejections().count(Limit::ApiService, turned);
