@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use http::StatusCode;
 
@@ -27,7 +26,7 @@ pub struct Backend {
     prefix: String,
     counts: Rc<metrics::Service>,
     availability: Arc<Availability>,
-    budget: Budget,
+    history: Rc<History>,
 }
 
 pub(super) struct Member {
@@ -51,7 +50,7 @@ impl Backend {
     pub fn new(
         target: &Target,
         ours: Option<&Arc<KeyPair>>,
-        history: &History,
+        history: &Rc<History>,
         pool: &Pool,
         metrics: &WorkerMetrics,
     ) -> Result<Backend, Problem> {
@@ -71,7 +70,7 @@ impl Backend {
             prefix: resolved.prefix.clone(),
             counts: metrics.service(&api_service.name),
             availability: target.route().availability.clone(),
-            budget: Budget::new(Instant::now()),
+            history: history.clone(),
             api_service: api_service.clone(),
         })
     }
@@ -106,7 +105,7 @@ impl Backend {
 
     /// How often requests may be sent once more.
     pub(super) fn budget(&self) -> &Budget {
-        &self.budget
+        &self.history.budget
     }
 
     /// A request was answered by a member, with this status.

@@ -128,7 +128,6 @@ mod tests {
     use super::*;
     use crate::availability::Board;
     use crate::egress::{Pool, Resolver};
-    use crate::forward::History;
     use crate::observe::metrics::{Metrics, WorkerMetrics};
     use crate::registry::Rules;
     use crate::registry::snapshot::tests::{api_service, registry};
@@ -151,7 +150,7 @@ mod tests {
         let table = Table::build(&registry(&text.concat()), Rules::default(), &Board::default(), None);
         let target = table.by_name("v1.a.io").unwrap().target(|| Dealer::default().hand("jane")).ok().unwrap();
         let metrics = WorkerMetrics::new(&Metrics::new());
-        Backend::new(&target, None, &History::default(), &Pool::new(Resolver::System), &metrics).unwrap()
+        Backend::new(&target, None, &Rc::default(), &Pool::new(Resolver::System), &metrics).unwrap()
     }
 
     const SAFE: Errand = Errand { safe: true, lasts: false };

@@ -1,4 +1,5 @@
-//! What one worker keeps of an APIService however often its endpoints change: where its watches are.
+//! What one worker keeps of an APIService however often its endpoints change: what may be sent once more, and where its
+//! watches are.
 //!
 //! What was under way to an endpoint that is not listed any more is finished there; watches move on. An endpoint that is
 //! shutting down ends its watches itself, one that is gone never will, and of one that is only not ready nobody knows.
@@ -10,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use super::budget::Budget;
 use crate::egress::Destination;
 
 /// How long an endpoint has to end its watches itself.
@@ -18,8 +20,8 @@ const GRACE: Duration = Duration::from_secs(10);
 const SHARE: usize = 10;
 
 /// One APIService's past, from one worker.
-#[derive(Default)]
 pub struct History {
+    pub(super) budget: Budget,
     watches: RefCell<HashMap<Destination, Rc<Watches>>>,
 }
 
@@ -35,6 +37,12 @@ pub(super) struct Watches {
 
 /// One of the watches; counted until it is dropped.
 pub(super) struct Watching(Rc<Watches>);
+
+impl Default for History {
+    fn default() -> History {
+        History { budget: Budget::new(Instant::now()), watches: RefCell::default() }
+    }
+}
 
 impl History {
     /// Those at `endpoint`.
