@@ -2,7 +2,8 @@
 //!
 //! Others write the same condition: every kube-apiserver has an aggregator of its own that asks the same backends. As
 //! long as it agrees nothing is written. Where it does not, each would set right what the other wrote, for ever; so
-//! who finds its word overwritten twice leaves it to the other for a while.
+//! who finds its word overwritten twice leaves it to the other for a while. What is news to us is said all the same, once and
+//! not too often: the other may be gone, or of our opinion by now.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,6 +21,8 @@ const OFTEN: usize = 2;
 const WITHIN: Duration = Duration::from_secs(300);
 /// we leave it to the other for this long; longer each time, up to the second.
 const LEAVE: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(4 * 3600));
+/// Meanwhile nothing is written, but for our news, so long after what we wrote last.
+const SELDOM: Duration = Duration::from_secs(60);
 
 /// What we remember of what we wrote.
 #[derive(Default)]
@@ -34,6 +37,11 @@ struct Entry {
     overwritten: Vec<Instant>,
     left_until: Option<Instant>,
     leave: Option<Duration>,
+    /// When we last wrote, and whether our opinion is another since.
+    last: Option<Instant>,
+    news: bool,
+    /// Our opinion.
+    opinion: (String, String),
 }
 
 struct Wrote {
@@ -88,16 +96,26 @@ impl Desk {
                 return Verdict::Fine;
             }
         }
+        if (&entry.opinion.0, &entry.opinion.1) != (&ours.status, &ours.reason) {
+            entry.news = true;
+            entry.opinion = (ours.status.clone(), ours.reason.clone());
+        }
         let ours_stands = entry.wrote.as_ref().is_some_and(|wrote| wrote.words == theirs);
         let agrees = (&theirs.status, &theirs.reason) == (&ours.status, &ours.reason);
         // Of one opinion in other words: theirs are as good.
         if theirs == ours || (agrees && !ours_stands) {
+            entry.news = false;
             return Verdict::Fine;
         }
         if entry.left_until.is_some_and(|until| now < until) {
-            return Verdict::Fine;
+            let lately = entry.last.is_some_and(|last| now.saturating_duration_since(last) < SELDOM);
+            // What stands there may be our last news.
+            if lately || !(entry.news || ours_stands) {
+                return Verdict::Fine;
+            }
+            entry.wrote = None;
         }
-        if entry.wrote.as_ref().is_some_and(|wrote| wrote.words == ours) && !ours_stands {
+        if entry.wrote.is_some() && !ours_stands {
             entry.wrote = None;
             entry.overwritten.retain(|at| now.duration_since(*at) < WITHIN);
             entry.overwritten.push(now);
@@ -122,7 +140,9 @@ impl Desk {
             reason: condition.reason.to_string(),
             message: condition.message.clone(),
         };
-        self.by_name.entry(name.to_owned()).or_default().wrote = Some(Wrote { version, words, at: now, seen: false });
+        let entry = self.by_name.entry(name.to_owned()).or_default();
+        entry.wrote = Some(Wrote { version, words, at: now, seen: false });
+        (entry.last, entry.news) = (Some(now), false);
     }
 
     /// Forgets those that are no more.
@@ -311,6 +331,66 @@ mod tests {
         assert!(matches!(round(&mut desk, now), Verdict::Write { .. }));
         desk.retain(|_| false);
         assert!(desk.by_name.is_empty());
+    }
+
+    #[test]
+    fn news_of_ours_is_written_although_it_is_left_to_the_other() {
+        let (mut desk, mut now, mut version) = (Desk::default(), Instant::now(), 1);
+        let mut round = |desk: &mut Desk, ours: &Condition, theirs: &Value, now: Instant| {
+            let verdict = desk.judge("a", ours, &stands(&version.to_string(), std::slice::from_ref(theirs)), now);
+            let written = matches!(verdict, Verdict::Write { .. });
+            if written {
+                desk.wrote("a", ours, (version + 1).to_string(), now);
+                // And somebody writes theirs again.
+                version += 2;
+            }
+            written
+        };
+        let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "refused");
+        // They say that it is there, and we that it is not, until we leave it to them.
+        assert!(round(&mut desk, &failed, &passed_there(), now) && round(&mut desk, &failed, &passed_there(), now));
+        for _ in 0..5 {
+            assert!(!round(&mut desk, &failed, &passed_there(), now));
+            now += Duration::from_secs(60);
+        }
+        // It is back, and then gone again: that is said, and once.
+        assert!(!round(&mut desk, &passed(), &passed_there(), now));
+        now += Duration::from_secs(1);
+        assert!(round(&mut desk, &failed, &passed_there(), now));
+        now += Duration::from_secs(30);
+        assert!(!round(&mut desk, &failed, &passed_there(), now));
+        // Other news have to wait until the last are a minute old.
+        let nowhere = condition(ConditionStatus::False, "EndpointsNotFound", "none");
+        assert!(!round(&mut desk, &nowhere, &passed_there(), now));
+        now += Duration::from_secs(30);
+        assert!(round(&mut desk, &nowhere, &passed_there(), now));
+        // However often we change our mind.
+        let written = (0..3600).filter(|second| {
+            let ours = if second % 2 == 0 { &failed } else { &nowhere };
+            round(&mut desk, ours, &passed_there(), now + Duration::from_secs(*second))
+        });
+        assert!((50..=70).contains(&written.count()));
+    }
+
+    #[test]
+    fn what_stands_of_ours_is_kept_up_to_date() {
+        let (mut desk, now) = (Desk::default(), Instant::now());
+        for version in ["1", "3"] {
+            assert!(matches!(
+                desk.judge("a", &passed(), &stands(version, &[failed_there()]), now),
+                Verdict::Write { .. }
+            ));
+            desk.wrote("a", &passed(), version.to_owned(), now);
+        }
+        assert_eq!(desk.judge("a", &passed(), &stands("4", &[failed_there()]), now), Verdict::LeaveIt(LEAVE.0));
+        let later = now + SELDOM;
+        let failed = condition(ConditionStatus::False, "EndpointsNotFound", "one word");
+        assert!(matches!(desk.judge("a", &failed, &stands("4", &[failed_there()]), later), Verdict::Write { .. }));
+        desk.wrote("a", &failed, "5".to_owned(), later);
+        let ours = stands("5", &[available("False", "EndpointsNotFound", "one word", "1970-01-01T01:00:00Z")]);
+        let other = condition(ConditionStatus::False, "EndpointsNotFound", "another");
+        assert_eq!(desk.judge("a", &other, &ours, later), Verdict::Fine);
+        assert!(matches!(desk.judge("a", &other, &ours, later + SELDOM), Verdict::Write { .. }));
     }
 
     #[test]
