@@ -12,6 +12,7 @@ mod circuit;
 mod condition;
 mod judge;
 mod passage;
+mod probe;
 // The APIServices as an API, read-only.
 pub mod report;
 mod schedule;
@@ -23,5 +24,6 @@ pub use circuit::Fate;
 pub use condition::{Condition, ConditionStatus};
 pub use judge::{Finding, Judge};
 pub use passage::Passage;
-pub use schedule::{Probe, ProbeFailure, Witness, run};
+pub use probe::{Probe, ProbeFailure};
+pub use schedule::{Witness, run};
 pub use standing::{Share, Standing};

@@ -2,43 +2,23 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::board::Board;
 use super::condition::{Condition, ConditionStatus};
 use super::judge::{Finding, Judge};
+use super::probe::{Probe, ProbeFailure, one_probe};
 use crate::egress::Destination;
 use crate::process::{Drain, Phase, Published};
 use crate::registry::{ApiService, Registry, Resolved, Rules, Unavailable, resolve};
-
-/// Asks a backend whether it is there.
-///
-/// `GET` [`ApiService::discovery_path`] as `system:kube-aggregator` of `system:masters`, without following
-/// a redirect; 2xx is an answer.
-pub trait Probe {
-    /// Asks one endpoint. It is dropped after the APIService's `probe-timeout`.
-    fn probe(
-        &self,
-        api_service: &ApiService,
-        resolved: &Resolved,
-        endpoint: &Destination,
-    ) -> impl Future<Output = Result<(), ProbeFailure>>;
-}
-
-/// Why a probe failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeFailure {
-    /// For clients: without addresses and without a library's words.
-    pub message: String,
-    /// For logs and the status page.
-    pub detail: String,
-}
 
 /// Hears what changes, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
 pub trait Witness {
@@ -50,47 +30,15 @@ pub trait Witness {
     fn forgotten(&self, name: &str);
 }
 
-/// How many endpoints may use up their `probe-timeout` before a backend counts as not answering. Those that fail
-/// at once cost no time: one good endpoint is found among any number that refuse.
-const TRIES: u32 = 3;
 /// While a backend is away it is asked again this soon at first, then twice as long after each time,
 const SOON: Duration = Duration::from_secs(1);
 /// up to this long, or its probe interval if that is shorter: whoever waits for it should not wait long.
 const SELDOM: Duration = Duration::from_secs(5);
 
-impl ProbeFailure {
-    /// The backend answered with this status.
-    pub fn status(api_service: &ApiService, code: u16) -> ProbeFailure {
-        let path = api_service.discovery_path();
-        let hint = match code {
-            401 => ": the backend does not believe our front-proxy certificate",
-            403 => ": the backend does not let system:kube-aggregator in",
-            300..=399 => ": redirects are not followed",
-            _ => "",
-        };
-        let message = format!("failing or missing response from {path}: bad status {code}{hint}");
-        ProbeFailure { message, detail: String::new() }
-    }
-
-    /// The backend could not be reached or broke off; `class` is a few words (`connection refused`).
-    pub fn unreachable(api_service: &ApiService, class: &str, detail: impl std::fmt::Display) -> ProbeFailure {
-        let path = api_service.discovery_path();
-        ProbeFailure {
-            message: format!("failing or missing response from {path}: {class}"),
-            detail: detail.to_string(),
-        }
-    }
-
-    fn timed_out(api_service: &ApiService, endpoint: &Destination) -> ProbeFailure {
-        let waited = api_service.settings.probe_timeout;
-        let message = format!("timed out waiting for {}", api_service.discovery_path());
-        ProbeFailure { message, detail: format!("{endpoint} did not answer within {waited:?}") }
-    }
-}
-
 /// Probes every APIService of `registry` until the process ends.
 ///
-/// A change of an APIService, or of where it leads, makes a fresh start for it alone.
+/// A change of an APIService makes a fresh start for it alone. Other endpoints of the same backend do not: what was found
+/// out so far counts, and a probe under way goes on.
 pub async fn run(
     mut registry: Published<Registry>,
     rules: Rules,
@@ -122,26 +70,32 @@ pub async fn run(
             stays
         });
         for api_service in now.api_services.iter().filter(|one| moved(one)) {
-            let place = resolve(api_service, &now, rules);
-            let known = subjects.get(&api_service.name);
-            if known.is_some_and(|known| Arc::ptr_eq(&known.api_service, api_service) && known.place == place) {
-                continue;
+            let led = Led { api_service: api_service.clone(), place: resolve(api_service, &now, rules) };
+            if let Some(known) = subjects.get(&api_service.name) {
+                let before = known.led.borrow().clone();
+                if Arc::ptr_eq(&before.api_service, api_service) && before.place == led.place {
+                    continue;
+                }
+                if before.is_asked_like(&led) {
+                    known.led.send_replace(Rc::new(led));
+                    continue;
+                }
             }
             let judge = match subjects.remove(&api_service.name) {
                 Some(known) => {
                     known.watch.abort();
                     known.judge
                 }
-                None => std::rc::Rc::default(),
+                None => SharedJudge::default(),
             };
             let (watch, registration) = AbortHandle::new_pair();
-            let asking = ask(api_service.clone(), place.clone(), judge.clone(), &judges, &probe);
+            let (led, following) = watch::channel(Rc::new(led));
+            let asking = ask(following, judge.clone(), &judges, &probe);
             running.push(Box::pin(async move {
                 // Aborted is ended.
                 let _ = Abortable::new(asking, registration).await;
             }));
-            subjects
-                .insert(api_service.name.clone(), Subject { api_service: api_service.clone(), place, judge, watch });
+            subjects.insert(api_service.name.clone(), Subject { led, judge, watch });
         }
         loop {
             tokio::select! {
@@ -154,15 +108,43 @@ pub async fn run(
 }
 
 struct Subject {
-    api_service: Arc<ApiService>,
-    place: Result<Resolved, Unavailable>,
+    led: watch::Sender<Rc<Led>>,
     judge: SharedJudge,
     watch: AbortHandle,
 }
 
+/// An APIService and where it leads now.
+struct Led {
+    api_service: Arc<ApiService>,
+    place: Result<Resolved, Unavailable>,
+}
+
+impl Led {
+    /// Whether `other` is the same backend, asked in the same way; perhaps at other endpoints.
+    fn is_asked_like(&self, other: &Led) -> bool {
+        let (Ok(place), Ok(other_place)) = (&self.place, &other.place) else { return false };
+        if (&place.server_name, &place.prefix) != (&other_place.server_name, &other_place.prefix) {
+            return false;
+        }
+        if Arc::ptr_eq(&self.api_service, &other.api_service) {
+            return true;
+        }
+        fn trust(of: &ApiService) -> impl PartialEq {
+            (&of.backend, &of.ca_bundle, of.insecure_skip_tls_verify, &of.client_certificate)
+        }
+        fn manner(of: &ApiService) -> impl PartialEq {
+            let settings = &of.settings;
+            let times = [settings.probe_interval, settings.probe_timeout, settings.connect_timeout];
+            (times, settings.failure_threshold, settings.success_threshold)
+        }
+        let (one, other) = (&*self.api_service, &*other.api_service);
+        trust(one) == trust(other) && manner(one) == manner(other)
+    }
+}
+
 /// Shared between the old and the new way of asking when an APIService changes; never borrowed across an
 /// await.
-type SharedJudge = std::rc::Rc<std::cell::RefCell<Option<Judge>>>;
+type SharedJudge = Rc<std::cell::RefCell<Option<Judge>>>;
 
 /// Where verdicts go.
 struct Judges<'r, W> {
@@ -211,18 +193,18 @@ impl<W: Witness> Judges<'_, W> {
 }
 
 async fn ask<W: Witness>(
-    api_service: Arc<ApiService>,
-    place: Result<Resolved, Unavailable>,
+    mut following: watch::Receiver<Rc<Led>>,
     judge: SharedJudge,
     judges: &Judges<'_, W>,
     probe: &impl Probe,
 ) {
-    let resolved = match place {
-        Ok(resolved) => resolved,
+    let first = following.borrow().clone();
+    let api_service = &first.api_service;
+    match &first.place {
+        Ok(_) => judges.begin(api_service, &judge),
         Err(Unavailable { reason: "Local", .. }) => {
-            judges.begin(&api_service, &judge);
-            judges.hear(&api_service, &judge, Finding::Local);
-            return;
+            judges.begin(api_service, &judge);
+            judges.hear(api_service, &judge, Finding::Local);
         }
         Err(Unavailable { reason, message }) => {
             let now = SystemTime::now();
@@ -230,65 +212,40 @@ async fn ask<W: Witness>(
             judge
                 .borrow_mut()
                 .get_or_insert_with(|| Judge::new(settings.failure_threshold, settings.success_threshold, now));
-            judges.hear(&api_service, &judge, Finding::Nowhere { reason, message });
-            return;
+            judges.hear(api_service, &judge, Finding::Nowhere { reason, message: message.clone() });
         }
-    };
-    judges.begin(&api_service, &judge);
+    }
     let interval = api_service.settings.probe_interval;
     let mut turn = fastrand::usize(..);
     let mut pause = SOON.min(interval);
     loop {
+        let now = following.borrow_and_update().clone();
+        let (api_service, Ok(resolved)) = (&now.api_service, &now.place) else { return };
         let availability = judges.board.of(&api_service.name);
         let heard = |endpoint: &Destination, answered| availability.probed(endpoint, answered);
-        let finding = match one_probe(&api_service, &resolved, turn, probe, heard).await {
+        let finding = match one_probe(api_service, resolved, turn, probe, heard).await {
             Ok(()) => Finding::Answered,
             Err(ProbeFailure { message, detail }) => Finding::Failed { message, detail },
         };
         turn = turn.wrapping_add(1);
-        let away = judges.hear(&api_service, &judge, finding) == ConditionStatus::False;
+        let away = judges.hear(api_service, &judge, finding) == ConditionStatus::False;
         // One that is away is looked for more often, so that it is found soon after it came back. One that fails
         // while it is available is not: `failure-threshold` intervals are what the operator granted it.
         let wait = if away { pause } else { interval };
         pause = if away { (pause * 2).min(SELDOM) } else { SOON }.min(interval);
-        sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
-    }
-}
-
-/// Asks endpoints one after the other, another one first each time, until one answers; says how each did.
-async fn one_probe(
-    api_service: &ApiService,
-    resolved: &Resolved,
-    turn: usize,
-    probe: &impl Probe,
-    heard: impl Fn(&Destination, bool),
-) -> Result<(), ProbeFailure> {
-    let (first, others) = resolved.endpoints.split_at(resolved.preferred.min(resolved.endpoints.len()));
-    let start = if first.is_empty() { 0 } else { turn % first.len() };
-    let order = first[start..].iter().chain(&first[..start]).chain(others);
-    let mut failure = None;
-    let until = tokio::time::Instant::now() + api_service.settings.probe_timeout * TRIES;
-    for endpoint in order {
-        if tokio::time::Instant::now() >= until {
-            break;
-        }
-        let asked = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
-        let asked = asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint)));
-        heard(endpoint, asked.is_ok());
-        match asked {
-            Ok(()) => return Ok(()),
-            Err(one) => failure = Some(one),
+        tokio::select! {
+            () = sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
+            // Others may answer where the last ones did not.
+            Ok(()) = following.changed(), if away => pause = SOON.min(interval),
         }
     }
-    failure.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::rc::Rc;
 
-    use tokio::time::Instant;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
     use crate::availability::Availability;
@@ -305,6 +262,8 @@ mod tests {
         Answers,
         Fails,
         Stalls,
+        /// It answers after two seconds.
+        IsSlow,
     }
 
     impl Backends {
@@ -329,6 +288,10 @@ mod tests {
                 Behaviour::Answers => Ok(()),
                 Behaviour::Fails => Err(ProbeFailure::unreachable(api_service, "connection refused", at)),
                 Behaviour::Stalls => std::future::pending().await,
+                Behaviour::IsSlow => {
+                    sleep(Duration::from_secs(2)).await;
+                    Ok(())
+                }
             }
         }
     }
@@ -430,6 +393,76 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert_eq!(*heard.0.borrow(), ["v1.a.io ServiceNotFound", "v1.a.io forgotten"]);
+        })
+        .await;
+    }
+
+    /// The endpoint of `v1.a.io`, which is another for each number.
+    fn led_to(number: usize) -> Registry {
+        let slice = format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: api-1, namespace: ns, labels: {{kubernetes.io/service-name: api}}}}\naddressType: IPv4\nports: [{{port: 1}}]\nendpoints: [{{addresses: ['10.0.1.{number}']}}]\n"
+        );
+        registry(&format!("{}{SERVICE}{slice}", text("v1.a.io")))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_endpoints_are_no_fresh_start() {
+        let documents = format!("{}{SERVICE}", text("v1.a.io"));
+        with(&documents, Backends::default(), async |world| {
+            let (publisher, board, backends, _, _drainer) = world;
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            backends.set("v1.a.io", Behaviour::Fails);
+            let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
+            // A roll-out: a pod comes and another goes, every five seconds.
+            let rolling = async {
+                for number in 1.. {
+                    sleep(Duration::from_secs(5)).await;
+                    publisher.publish(Arc::new(led_to(number % 200)));
+                }
+            };
+            let fallen = tokio::select! {
+                fallen = until(&board, "v1.a.io", |now| now.status == ConditionStatus::False) => fallen,
+                () = rolling => unreachable!("it goes on"),
+            };
+            assert_eq!(backends.asked("v1.a.io") - asked, 3);
+            assert!(begin.elapsed() > Duration::from_secs(60));
+            assert!(fallen.condition().detail.contains("10.0.1."), "{}", fallen.condition().detail);
+            // While it is away others are asked at once.
+            backends.set("v1.a.io", Behaviour::Fails);
+            sleep(Duration::from_secs(60)).await;
+            backends.set("v1.a.io", Behaviour::Answers);
+            let begin = Instant::now();
+            publisher.publish(Arc::new(led_to(201)));
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            assert!(begin.elapsed() < Duration::from_millis(1));
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_under_way_is_let_finish() {
+        let backends = Backends::default();
+        backends.set("v1.a.io", Behaviour::IsSlow);
+        with(&format!("{}{SERVICE}", text("v1.a.io")), backends, async |world| {
+            let (publisher, board, backends, _, _drainer) = world;
+            let rolling = async {
+                for number in 1.. {
+                    sleep(Duration::from_millis(300)).await;
+                    publisher.publish(Arc::new(led_to(number % 200)));
+                }
+            };
+            tokio::select! {
+                _ = until(&board, "v1.a.io", |now| now.status == ConditionStatus::True) => {}
+                () = rolling => unreachable!("it goes on"),
+            }
+            assert_eq!(backends.asked("v1.a.io"), 1);
+            // Another backend is another matter: it is asked, and not what was.
+            let text = text("v1.a.io").replace("name: api,", "name: other,");
+            backends.set("v1.a.io", Behaviour::Answers);
+            publisher.publish(Arc::new(registry(&format!("{text}{}", SERVICE.replace("name: api", "name: other")))));
+            while backends.asked("v1.a.io") < 2 {
+                tokio::task::yield_now().await;
+            }
         })
         .await;
     }

@@ -2,8 +2,8 @@
 //!
 //! Others write the same condition: every kube-apiserver has an aggregator of its own that asks the same backends. As
 //! long as it agrees nothing is written. Where it does not, each would set right what the other wrote, for ever; so
-//! who finds its word overwritten twice leaves it to the other for a while. What is news to us is said all the same, once and
-//! not too often: the other may be gone, or of our opinion by now.
+//! who finds its word overwritten twice leaves it to the other for a while. What is news to us is said all the same, once
+//! and not too often: the other may be gone, or of our opinion by now.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
