@@ -51,6 +51,7 @@ mod relay;
 mod reviewer;
 mod scene;
 mod served;
+mod silent;
 mod token_webhook;
 mod tokens;
 mod trust;
