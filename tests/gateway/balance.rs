@@ -143,14 +143,15 @@ async fn one_of_three_stalls_under_load_and_goes_on() {
             let before = tally.by("c");
             tally.more(600).await;
             assert_eq!(tally.by("c"), before);
+            let said =
+                || scene.gateway.log().iter().filter(|line| line.contains("does not answer; it is left")).count();
+            eventually("it to be said", async || (said() > 0).then_some(())).await;
             all[2].go_on();
             eventually("it to be used again", async || (tally.by("c") > before + 30).then_some(())).await;
             // Nobody goes on about what is over.
-            let said =
-                || scene.gateway.log().iter().filter(|line| line.contains("does not answer; it is left")).count();
             let before = said();
             tally.more(300).await;
-            assert!(before > 0 && said() == before, "{before} and {}", said());
+            assert_eq!(said(), before);
         })
         .await;
         only_what_may_have_been_done(&tally.take_refused());
