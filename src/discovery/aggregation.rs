@@ -71,6 +71,8 @@ pub(super) struct Content {
     heard: bool,
     /// When it became current or ceased to be.
     since: Option<SystemTime>,
+    /// Whether it is on disk as what its backend said.
+    kept: bool,
 }
 
 impl<F: Fetch + 'static> Discovery<F> {
@@ -150,7 +152,9 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                         content.since = Some(SystemTime::now());
                     }
                     outcome.changed |= *content != before;
-                    if content.heard && (&content.resources, &content.offered) != (&before.resources, &before.offered) {
+                    let same = (&content.resources, &content.offered) == (&before.resources, &before.offered);
+                    if content.heard && !(same && content.kept) {
+                        content.kept = true;
                         let (content, of) = (content.clone(), claim.clone());
                         self.shelf.keep(claim, move || content.to_keep(&of));
                     }
@@ -162,6 +166,10 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
 
     fn recall(&self, known: &Known) -> Option<Content> {
         Content::from_kept(&self.shelf.take(known)?, known)
+    }
+
+    fn moves(&self, _: &str, content: &mut Content) {
+        content.kept = false;
     }
 
     fn forget(&self, name: &str) {

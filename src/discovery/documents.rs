@@ -371,6 +371,7 @@ mod tests {
             group_priority_minimum,
             version_priority: 15,
             service_key: "a".into(),
+            backend: "a".into(),
             by: By::Backend,
         }
     }

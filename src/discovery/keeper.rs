@@ -39,6 +39,9 @@ pub(crate) trait Subject: 'static {
         None
     }
 
+    /// The APIService points to another backend, which has said nothing yet of what is known.
+    fn moves(&self, _name: &str, _content: &mut Self::Content) {}
+
     /// The APIService is gone.
     fn forget(&self, _name: &str) {}
 
@@ -156,12 +159,19 @@ impl<S: Subject> Keeper<S> {
                 }
             }
         }
-        // What moved to another backend (a new authority will do) keeps what the old one said until the new one speaks.
+        // What moved to another backend keeps what the old one said until the new one speaks.
         let subject = &self.shared.subject;
-        state.contents.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
-        for one in state.known.iter().flatten() {
-            if known.binary_search_by(|now| now.name.cmp(&one.name)).is_err() {
-                subject.forget(&one.name);
+        let State { known: before, contents, .. } = &mut *state;
+        contents.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
+        for one in before.iter().flatten() {
+            match known.binary_search_by(|now| now.name.cmp(&one.name)) {
+                Err(_) => subject.forget(&one.name),
+                Ok(now) if known[now].backend == one.backend => {}
+                Ok(_) => {
+                    if let Some(content) = contents.get_mut(&one.name) {
+                        subject.moves(&one.name, content);
+                    }
+                }
             }
         }
         for one in known.iter().filter(|one| one.by != By::Delegate) {
@@ -257,6 +267,7 @@ mod tests {
             group_priority_minimum: 1,
             version_priority: 1,
             service_key: number.to_string(),
+            backend: number.to_string(),
             by: By::Backend,
         };
         let published = Rc::<Cell<(usize, usize)>>::default();

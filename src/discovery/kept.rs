@@ -46,7 +46,7 @@ pub(crate) struct Shelf {
 struct Heading {
     form: u32,
     api_service: String,
-    /// [`Known::service_key`].
+    /// [`Known::backend`].
     backend: String,
 }
 
@@ -140,7 +140,7 @@ impl Shelf {
 
 impl Heading {
     fn of(known: &Known) -> Heading {
-        Heading { form: FORM, api_service: known.name.clone(), backend: known.service_key.clone() }
+        Heading { form: FORM, api_service: known.name.clone(), backend: known.backend.clone() }
     }
 }
 
@@ -241,7 +241,8 @@ mod tests {
             version: "v1".into(),
             group_priority_minimum: 1,
             version_priority: 1,
-            service_key: backend.into(),
+            service_key: String::new(),
+            backend: backend.into(),
             by: By::Backend,
         }
     }

@@ -18,6 +18,9 @@ pub struct Known {
     /// Equal for APIServices whose backend is the same in everything: where it is, how it is trusted, and as whom
     /// we come. They share one fetch of `/apis`.
     pub service_key: String,
+    /// Equal for APIServices whose backend is the same server, however it is reached and whoever vouches for it: what
+    /// it said once it still said when its authority is another.
+    pub backend: String,
     /// Who serves it.
     pub by: By,
 }
@@ -48,6 +51,8 @@ impl Known {
                 &one.settings.client_certificate,
             )
         );
+        // What nobody vouched for is not what somebody does.
+        let backend = format!("{:?}", (&one.backend, &one.settings.server_name, one.insecure_skip_tls_verify));
         Known {
             name: one.name.clone(),
             group: one.group.clone(),
@@ -55,6 +60,7 @@ impl Known {
             group_priority_minimum: one.group_priority_minimum,
             version_priority: one.version_priority,
             service_key,
+            backend,
             by: match &one.backend {
                 Backend::Local => By::Delegate,
                 _ if one.name == DELEGATE => By::Itself,
@@ -125,5 +131,18 @@ mod tests {
         ] {
             assert_ne!(plain, key(spec, annotations), "{spec}{annotations}");
         }
+    }
+
+    #[test]
+    fn who_vouches_for_a_backend_does_not_make_it_another_server() {
+        use base64::Engine as _;
+        let encoded =
+            |name: &str| base64::engine::general_purpose::STANDARD.encode(crate::tls::Authority::made(name).pem());
+        let [old, new] = ["old", "new"].map(|name| known(&format!("{ALIKE}  caBundle: {}\n", encoded(name)), ""));
+        assert_ne!(old.service_key, new.service_key);
+        assert_eq!(old.backend, new.backend);
+        let unverified = known(&format!("{ALIKE}  insecureSkipTLSVerify: true\n"), "");
+        let elsewhere = known("  service: {name: other, namespace: wardle}\n", "");
+        assert!(unverified.backend != new.backend && elsewhere.backend != new.backend);
     }
 }

@@ -159,6 +159,7 @@ pub(super) mod tests {
             group_priority_minimum,
             version_priority,
             service_key: "a".into(),
+            backend: "a".into(),
             by: By::Backend,
         }
     }

@@ -299,6 +299,7 @@ mod tests {
             group_priority_minimum: 1000,
             version_priority: 15,
             service_key: "a".into(),
+            backend: "a".into(),
             by: By::Backend,
         }
     }

@@ -1,7 +1,7 @@
 //! Asks every backend for its OpenAPI index, keeps the last good answer, and publishes the merged one.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
@@ -28,6 +28,8 @@ struct Aggregation<F> {
     own: Own,
     shelf: Shelf,
     made: RefCell<Made>,
+    /// Those whose backend is another now, and has not said yet what is known.
+    moved: RefCell<BTreeSet<String>>,
     /// What went wrong in the last round, by name of the APIService.
     problems: RefCell<BTreeMap<String, String>>,
 }
@@ -57,6 +59,7 @@ impl<F: Fetch + 'static> OpenApi<F> {
                     own,
                     shelf,
                     made: RefCell::default(),
+                    moved: RefCell::default(),
                     problems: RefCell::default(),
                 }),
                 own,
@@ -134,10 +137,11 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         };
         for claim in claims {
             let new = found.remove(&claim.name);
-            if hashes.get(&claim.name) == new.as_ref() {
+            let (moved, same) = (self.moved.borrow_mut().remove(&claim.name), hashes.get(&claim.name) == new.as_ref());
+            if same && !moved {
                 continue;
             }
-            changed = true;
+            changed |= !same;
             match new {
                 Some(new) => {
                     let kept = new.clone();
@@ -157,8 +161,13 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         recalled(&self.shelf.take(known)?, known)
     }
 
+    fn moves(&self, name: &str, _: &mut Hashes) {
+        self.moved.borrow_mut().insert(name.to_owned());
+    }
+
     fn forget(&self, name: &str) {
         self.shelf.forget(name);
+        self.moved.borrow_mut().remove(name);
         self.made.borrow_mut().remove(name);
         self.problems.borrow_mut().remove(name);
     }

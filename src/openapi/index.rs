@@ -192,6 +192,7 @@ pub(super) mod tests {
             group_priority_minimum: 1000,
             version_priority: 15,
             service_key: service_key.into(),
+            backend: service_key.into(),
             by: By::Backend,
         }
     }

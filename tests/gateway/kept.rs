@@ -1,5 +1,9 @@
 //! What backends said last outlives the process.
 
+use std::io::{BufRead as _, BufReader};
+
+use base64::Engine as _;
+use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
 use crate::backend::{Answer, Backend, Settings, json as answer};
@@ -70,6 +74,15 @@ async fn after_one_life() -> World {
     world
 }
 
+/// The first line of what is kept; empty if nothing is.
+fn heading(world: &World, kind: &str) -> String {
+    let mut line = String::new();
+    if let Ok(file) = std::fs::File::open(file(world, kind)) {
+        let _ = BufReader::new(GzDecoder::new(file)).read_line(&mut line);
+    }
+    line
+}
+
 fn file(world: &World, kind: &str) -> std::path::PathBuf {
     world.path("data/last-good").join(kind).join(format!("{NAME}.gz"))
 }
@@ -98,6 +111,46 @@ async fn what_another_backend_said_is_not_taken() {
     let gateway = world.gateway(&[]);
     let client = jane(&world, &gateway).await;
     assert_eq!(seen(&client).await, ("Stale".into(), 0, false, false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_authority_does_not_make_it_another_backend() {
+    let world = after_one_life().await;
+    let text = world.read(&format!("registry/{NAME}.yaml"));
+    let before = base64::engine::general_purpose::STANDARD.encode(world.read("backend-ca.crt"));
+    let both = [world.read("backend-ca.crt"), world.read("requestheader-ca.crt")].concat();
+    let rotated = text.replace(&before, &base64::engine::general_purpose::STANDARD.encode(both));
+    assert_ne!(text, rotated);
+    world.registry(&format!("{NAME}.yaml"), &rotated);
+    let gateway = world.gateway(&[]);
+    assert_eq!(seen(&jane(&world, &gateway).await).await, ("Stale".into(), 1, true, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_moved_is_kept_as_said_by_its_new_backend_though_it_says_the_same() {
+    let world = World::new();
+    let settings =
+        Settings { all: true, names: vec!["things-v1.things.svc", "things.elsewhere"], ..Settings::default() };
+    let backend = Backend::start(&world, settings, async |request| things(request.uri().path())).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    eventually("all to be known", async || {
+        let kept = KINDS.iter().all(|kind| heading(&world, kind).contains("things.example.com"));
+        (seen(&client).await == ("Current".into(), 1, true, true) && kept).then_some(())
+    })
+    .await;
+    let moved = "metadata:\n  annotations: {narthex.dev/server-name: things.elsewhere}\n";
+    let text = world.read(&format!("registry/{NAME}.yaml")).replacen("metadata:\n", moved, 1);
+    world.registry(&format!("{NAME}.yaml"), &text);
+    eventually("all to be kept anew", async || {
+        KINDS.iter().all(|kind| heading(&world, kind).contains("things.elsewhere")).then_some(())
+    })
+    .await;
+    drop((client, gateway));
+    backend.stop().await;
+    let gateway = world.gateway(&[]);
+    assert_eq!(seen(&jane(&world, &gateway).await).await, ("Stale".into(), 1, true, true));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,10 +42,10 @@ impl Content {
             let roots: Roots = serde_json::from_slice(kept).ok()?;
             let offers = |root: &RawValue| parse::whole(root.get().as_bytes()).ok().map(Arc::new);
             let offered = [("/api", offers(&roots.api)?), ("/apis", offers(&roots.apis)?)].into();
-            return Some(Content { offered, ..Content::default() });
+            return Some(Content { offered, kept: true, ..Content::default() });
         }
         let listed = parse::aggregated(kept, std::slice::from_ref(of)).ok()?.remove(&of.name)?;
-        Some(Content { resources: Arc::new(listed.resources), ..Content::default() })
+        Some(Content { resources: Arc::new(listed.resources), kept: true, ..Content::default() })
     }
 }
 
@@ -72,6 +72,7 @@ mod tests {
             group_priority_minimum: 1,
             version_priority: 1,
             service_key: "b".into(),
+            backend: "b".into(),
             by,
         }
     }

@@ -74,6 +74,7 @@ fn known(group: &str, version: &str, service_key: &str) -> Known {
         group_priority_minimum: 1000,
         version_priority: 15,
         service_key: service_key.into(),
+        backend: service_key.into(),
         by: By::Backend,
     }
 }

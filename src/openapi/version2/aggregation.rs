@@ -186,6 +186,8 @@ struct Content {
     part: Option<Arc<Part>>,
     asked: bool,
     problem: String,
+    /// Whether the part is on disk as what its backend said.
+    kept: bool,
 }
 
 /// Merges whenever a source changed.
@@ -322,6 +324,7 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
             outcome.changed |= !content.asked;
             content.asked = true;
             let mut problem = String::new();
+            let heard = said.is_ok();
             let part = match said {
                 Ok(Said::Same) => content.part.clone(),
                 Ok(Said::Nothing) => None,
@@ -335,7 +338,8 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
             if problem != content.problem && !problem.is_empty() {
                 tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed; what it said last stays");
             }
-            if part != content.part {
+            if part != content.part || (heard && !content.kept) {
+                content.kept = true;
                 match part.clone() {
                     Some(part) => self.shelf.keep(claim, move || Some(part.write(&part.head).into_bytes())),
                     None => self.shelf.forget(&name),
@@ -350,7 +354,11 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
 
     fn recall(&self, known: &Known) -> Option<Content> {
         let part = self.recalled.borrow_mut().remove(&known.name)?;
-        Some(Content { part: Some(part), ..Content::default() })
+        Some(Content { part: Some(part), kept: true, ..Content::default() })
+    }
+
+    fn moves(&self, _: &str, content: &mut Content) {
+        content.kept = false;
     }
 
     fn publish(&self, known: &[Known], contents: &Contents<Content>) {
@@ -462,6 +470,7 @@ mod tests {
             group_priority_minimum: 1000,
             version_priority: 15,
             service_key: group.into(),
+            backend: group.into(),
             by: By::Backend,
         }
     }
