@@ -169,7 +169,9 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
     }
 
     fn moves(&self, _: &str, content: &mut Content) {
-        content.kept = false;
+        let since = if content.is_current() { Some(SystemTime::now()) } else { content.since };
+        let Content { resources, offered, .. } = std::mem::take(content);
+        *content = Content { resources, offered, since, ..Content::default() };
     }
 
     fn forget(&self, name: &str) {

@@ -156,6 +156,11 @@ impl Registry {
         Mark { lineage: self.lineage.clone(), version: self.version }
     }
 
+    /// Whether this is the snapshot that was marked.
+    pub fn is_at(&self, mark: &Mark) -> bool {
+        Arc::ptr_eq(&self.lineage, &mark.lineage) && mark.version == self.version
+    }
+
     /// The Services whose endpoints changed since `mark`, as `namespace/name`; nothing if more than endpoints changed,
     /// or it is too long ago.
     pub fn only_endpoints_since(&self, mark: &Mark) -> Option<Vec<&str>> {

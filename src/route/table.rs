@@ -142,6 +142,11 @@ impl Table {
         self.delegate.as_ref()
     }
 
+    /// Whether it was made of this very `registry`.
+    pub fn is_of(&self, registry: &Registry) -> bool {
+        self.of.as_ref().is_some_and(|mark| registry.is_at(mark))
+    }
+
     /// The route of the APIService `name`, also one without a backend; of [`DELEGATE`], the delegate's.
     pub fn by_name(&self, name: &str) -> Option<&Arc<Route>> {
         if name == DELEGATE {

@@ -129,6 +129,44 @@ async fn becomes(client: &Client, name: &str, status: &str, reason: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_moved_is_stale_until_its_new_backend_speaks_and_the_old_one_is_not_asked() {
+    let world = World::new();
+    let old = good(&world, Settings::default()).await;
+    let gateway = world.gateway(&[]);
+    let client = jane(&world, &gateway).await;
+    shows(&client, &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"]).await;
+    let asked = |backend: &Backend| backend.seen().iter().filter(|seen| seen.uri.path() == "/apis").count();
+    let before = asked(&old);
+
+    let (speaks, heard) = tokio::sync::watch::channel(false);
+    let new = Backend::start(&world, settings("things-v1.things.svc"), move |request| {
+        let mut heard = heard.clone();
+        async move {
+            let path = request.uri().path().to_owned();
+            if path == "/apis" {
+                heard.wait_for(|speaks| *speaks).await.unwrap();
+            }
+            things(&path, V2)
+        }
+    })
+    .await;
+    let annotations = "  annotations: {narthex.dev/server-name: things-v1.things.svc}";
+    let text = world.manifests("things.example.com", "v1", &[new.address], annotations);
+    world.registry(
+        "v1.things.example.com.yaml",
+        &text
+            .replace("things, name: things-v1", "things, name: new")
+            .replace("service-name: things-v1", "service-name: new"),
+    );
+    // Long before anybody gave up on it.
+    shows(&client, &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Stale things"]).await;
+    speaks.send_replace(true);
+    shows(&client, &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"]).await;
+    assert!(asked(&new) > 0);
+    assert_eq!(asked(&old), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_dead_and_one_stalled_backend_spoil_nothing_for_the_others() {
     let world = World::new();
     let _things = good(&world, Settings::default()).await;

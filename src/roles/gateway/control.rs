@@ -25,7 +25,7 @@ use crate::forward::Stamp;
 use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
-use crate::process::{Drain, Phase, Published, Publisher, changed_if_any};
+use crate::process::{Drain, Phase, Published, Publisher};
 use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Mark, Registry, Rules};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
@@ -130,7 +130,8 @@ impl Control {
         spawn_local(async move { availability::run(registry, rules, board, &*probing, counting, drain).await });
         let known = Knowing {
             registry: self.registry,
-            delegate: delegate.filter(|_| self.delegates_all),
+            table: asker.table.clone(),
+            delegates_all: self.delegates_all,
             board: self.board,
             metrics: self.metrics,
             asker,
@@ -145,7 +146,8 @@ impl Control {
 /// Keeps discovery and OpenAPI told of what is registered and of what came back.
 struct Knowing {
     registry: Published<Registry>,
-    delegate: Option<Published<ApiService>>,
+    table: Published<Table>,
+    delegates_all: bool,
     board: Board,
     metrics: Arc<Metrics>,
     asker: Rc<Asker>,
@@ -171,7 +173,15 @@ impl Knowing {
         let mut swept = false;
         loop {
             let registry = self.registry.get();
-            let delegate = self.delegate.as_ref().map(Published::get);
+            // Backends are asked by the table: by an older one, those that moved would be asked where they were.
+            let table = self.table.get();
+            if !table.is_of(&registry) {
+                tokio::select! {
+                    () = self.table.changed() => continue,
+                    () = self.drain.reached(Phase::Ending) => return,
+                }
+            }
+            let delegate = table.delegate().filter(|_| self.delegates_all).map(|route| route.api_service.clone());
             let now = (registry.mark(), delegate.as_ref().map(Arc::as_ptr));
             // Documents do not depend on where endpoints are.
             let same = |(mark, before): &(Mark, Option<*const ApiService>)| {
@@ -222,7 +232,7 @@ impl Knowing {
             counted = total;
             tokio::select! {
                 () = self.registry.changed() => {}
-                () = changed_if_any(&mut self.delegate) => {}
+                () = self.table.changed() => {}
                 changed = changes.changed() => if changed.is_err() { return },
                 _ = round.tick() => {
                     self.asker.pool.sweep();
