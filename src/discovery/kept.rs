@@ -8,7 +8,6 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -16,6 +15,7 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
 use super::known::Known;
+use super::waiting::{Giver, Waiting, waiting};
 use crate::process::replace;
 
 /// The form of the files. What has another is passed over.
@@ -24,17 +24,18 @@ const FORM: u32 = 1;
 const LARGEST: u64 = 64 << 20;
 
 /// The directory of all that is kept; cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Kept(Option<Place>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Place {
     directory: PathBuf,
-    orders: Sender<Order>,
+    /// By the file they are about, or the directory.
+    orders: Giver<PathBuf, Order>,
 }
 
 /// What is kept of one kind of document.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Shelf {
     kept: Kept,
     kind: &'static str,
@@ -52,11 +53,10 @@ struct Heading {
 
 enum Order {
     Write {
-        file: PathBuf,
         heading: Heading,
         content: Box<dyn FnOnce() -> Option<Vec<u8>> + Send>,
     },
-    Remove(PathBuf),
+    Remove,
     /// Removes what belongs to none of these.
     Sweep(Vec<String>),
 }
@@ -70,10 +70,9 @@ impl Kept {
     /// Keeps in `directory`, which is made when something is written. A directory that cannot be written costs nothing
     /// but what would have been kept.
     pub fn within(directory: &Path) -> Kept {
-        let (orders, received) = channel();
-        let of = directory.to_owned();
+        let (orders, received) = waiting();
         // Who waits for a disk is nobody but this thread. It ends with the last of those who keep.
-        let writing = std::thread::Builder::new().name("kept".into()).spawn(move || carry_out(&of, &received));
+        let writing = std::thread::Builder::new().name("kept".into()).spawn(move || carry_out(&received));
         if let Err(error) = writing {
             tracing::warn!(%error, "what backends say is not kept: no thread to write it");
             return Kept::nowhere();
@@ -83,7 +82,11 @@ impl Kept {
 
     /// Forgets all that belongs to none of the APIServices `names`.
     pub fn sweep(&self, names: Vec<String>) {
-        self.order(|_| Order::Sweep(names));
+        let Some(place) = &self.0 else { return };
+        // What waits to be written of others is nothing to be written any more.
+        let stays = |file: &Path| names.iter().any(|name| file.file_name().is_some_and(|it| *it == *file_name(name)));
+        place.orders.retain(|path| *path == place.directory || stays(path));
+        place.orders.give(place.directory.clone(), Order::Sweep(names));
     }
 
     /// What is kept of `kind`, which is the name of a directory.
@@ -91,10 +94,9 @@ impl Kept {
         Shelf { kept: self.clone(), kind }
     }
 
-    fn order(&self, order: impl FnOnce(&Path) -> Order) {
+    fn order(&self, file: PathBuf, order: Order) {
         if let Some(place) = &self.0 {
-            // The thread ends after everybody who could send.
-            let _ = place.orders.send(order(&place.directory));
+            place.orders.give(file, order);
         }
     }
 }
@@ -122,14 +124,14 @@ impl Shelf {
     pub(crate) fn keep(&self, known: &Known, content: impl FnOnce() -> Option<Vec<u8>> + Send + 'static) {
         let heading = Heading::of(known);
         if let Some(file) = self.file(&known.name) {
-            self.kept.order(|_| Order::Write { file, heading, content: Box::new(content) });
+            self.kept.order(file, Order::Write { heading, content: Box::new(content) });
         }
     }
 
     /// Forgets what was kept of an APIService.
     pub(crate) fn forget(&self, name: &str) {
         if let Some(file) = self.file(name) {
-            self.kept.order(|_| Order::Remove(file));
+            self.kept.order(file, Order::Remove);
         }
     }
 
@@ -150,7 +152,11 @@ const SUFFIX: &str = ".gz";
 fn file(directory: &Path, kind: &str, name: &str) -> Option<PathBuf> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let fits = name.len() <= 240 && name.bytes().all(plain) && !name.starts_with('.');
-    fits.then(|| directory.join(kind).join(format!("{name}{SUFFIX}")))
+    fits.then(|| directory.join(kind).join(file_name(name)))
+}
+
+fn file_name(name: &str) -> String {
+    format!("{name}{SUFFIX}")
 }
 
 fn read(file: &Path) -> std::io::Result<Option<(Heading, Vec<u8>)>> {
@@ -189,19 +195,17 @@ fn write(file: &Path, heading: &Heading, content: &[u8]) -> Result<(), String> {
     replace(file, packed, 0o600).map_err(|problem| problem.to_string())
 }
 
-fn carry_out(directory: &Path, orders: &Receiver<Order>) {
+fn carry_out(orders: &Waiting<PathBuf, Order>) {
     let mut failed = false;
-    for order in orders {
+    while let Some((path, order)) = orders.next() {
         let done = match order {
-            Order::Write { file, heading, content } => {
-                content().map_or(Ok(()), |content| write(&file, &heading, &content))
-            }
-            Order::Remove(file) => {
-                let _ = fs::remove_file(file);
+            Order::Write { heading, content } => content().map_or(Ok(()), |content| write(&path, &heading, &content)),
+            Order::Remove => {
+                let _ = fs::remove_file(path);
                 Ok(())
             }
             Order::Sweep(names) => {
-                sweep(directory, &names);
+                sweep(&path, &names);
                 Ok(())
             }
         };
@@ -323,6 +327,42 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(names(), ["README", "v1.b.gz"]);
+    }
+
+    #[test]
+    fn while_the_disk_hangs_only_the_newest_of_each_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = Kept::within(dir.path());
+        let shelf = kept.shelf("discovery");
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        let (began, begun) = std::sync::mpsc::channel();
+        shelf.keep(&known("v1.slow", "b"), move || {
+            began.send(()).unwrap();
+            hangs.recv().unwrap();
+            None
+        });
+        begun.recv().unwrap();
+        let content = std::sync::Arc::new(());
+        for round in 0..100 {
+            for name in ["v1.a", "v1.b", "v1.gone"] {
+                let held = content.clone();
+                shelf.keep(&known(name, "b"), move || {
+                    drop(held);
+                    Some(format!("{name} {round}").into_bytes())
+                });
+            }
+        }
+        assert_eq!(std::sync::Arc::strong_count(&content), 1 + 3);
+        shelf.forget("v1.b");
+        kept.sweep(vec!["v1.a".into(), "v1.b".into(), "v1.mark".into()]);
+        assert_eq!(std::sync::Arc::strong_count(&content), 1 + 1);
+        shelf.keep(&known("v1.mark", "b"), || Some(Vec::new()));
+        release.send(()).unwrap();
+        while shelf.take(&known("v1.mark", "b")).is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(shelf.take(&known("v1.a", "b")).unwrap(), b"v1.a 99");
+        assert_eq!(["v1.b", "v1.gone", "v1.slow"].map(|name| shelf.take(&known(name, "b"))), [None, None, None]);
     }
 
     #[test]

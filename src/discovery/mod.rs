@@ -19,6 +19,7 @@ mod parse;
 mod protobuf;
 mod rounds;
 mod serve;
+mod waiting;
 
 pub use aggregation::Discovery;
 pub use document::{Kind, Resource, Scope, Subresource};
