@@ -53,11 +53,11 @@ fn manifests() {
         };
         for one in &registry.api_services {
             assert_eq!(one.name, format!("{}.{}", one.version, one.group));
-            if let Ok(resolved) = resolve(one, &registry, Rules::default()) {
+            if let Ok(resolved) = resolve(one, &registry, Rules::default(), &Default::default()) {
                 assert!((1..=resolved.endpoints.len()).contains(&resolved.preferred));
             }
         }
-        let table = Table::build(&registry, Rules::default(), &Board::default(), None);
+        let table = Table::build(&registry, Rules::default(), &Default::default(), &Board::default(), None);
         for route in table.routes() {
             assert!(
                 route.target(|| Dealer::default().hand("")).is_err()

@@ -16,9 +16,9 @@ use super::board::Board;
 use super::condition::{Condition, ConditionStatus};
 use super::judge::{Finding, Judge};
 use super::probe::{Probe, ProbeFailure, one_probe};
-use crate::egress::Destination;
+use crate::egress::{Destination, Ways};
 use crate::process::{Drain, Phase, Published};
-use crate::registry::{ApiService, Registry, Resolved, Rules, Unavailable, resolve};
+use crate::registry::{ApiService, Mark, Registry, Resolved, Rules, Unavailable, resolve};
 
 /// Hears what changes, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
 pub trait Witness {
@@ -42,6 +42,7 @@ const SELDOM: Duration = Duration::from_secs(5);
 pub async fn run(
     mut registry: Published<Registry>,
     rules: Rules,
+    mut ways: Published<Ways>,
     board: Board,
     probe: impl Probe,
     witness: impl Witness,
@@ -53,8 +54,11 @@ pub async fn run(
     let mut seen = None;
     loop {
         let now = registry.get();
-        let services = seen.as_ref().and_then(|mark| now.only_endpoints_since(mark));
-        seen = Some(now.mark());
+        let ways_now = ways.get();
+        // Another way may lead anything elsewhere.
+        let same_ways = |seen: &&(Mark, Arc<Ways>)| Arc::ptr_eq(&seen.1, &ways_now);
+        let services = seen.as_ref().filter(same_ways).and_then(|(mark, _)| now.only_endpoints_since(mark));
+        seen = Some((now.mark(), ways_now.clone()));
         // All that may lead elsewhere than before.
         let moved = |one: &ApiService| match &services {
             Some(services) => one.backend.is_one_of(services),
@@ -70,7 +74,7 @@ pub async fn run(
             stays
         });
         for api_service in now.api_services.iter().filter(|one| moved(one)) {
-            let led = Led { api_service: api_service.clone(), place: resolve(api_service, &now, rules) };
+            let led = Led { api_service: api_service.clone(), place: resolve(api_service, &now, rules, &ways_now) };
             if let Some(known) = subjects.get(&api_service.name) {
                 let before = known.led.borrow().clone();
                 if Arc::ptr_eq(&before.api_service, api_service) && before.place == led.place {
@@ -100,6 +104,7 @@ pub async fn run(
         loop {
             tokio::select! {
                 () = registry.changed() => break,
+                () = ways.changed() => break,
                 () = drain.reached(Phase::Ending) => return,
                 Some(()) = running.next() => {}
             }
@@ -335,7 +340,15 @@ mod tests {
         let (publisher, published) = Published::new(registry(documents));
         let (drainer, drain) = Drain::new();
         let (board, heard) = (Board::default(), Heard::default());
-        let probing = run(published, Rules::default(), board.clone(), backends.clone(), heard.clone(), drain);
+        let probing = run(
+            published,
+            Rules::default(),
+            Published::fixed(Ways::default()),
+            board.clone(),
+            backends.clone(),
+            heard.clone(),
+            drain,
+        );
         tokio::join!(probing, scenario((publisher, board, backends, heard, drainer)));
     }
 

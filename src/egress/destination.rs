@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::BackendTls;
+use super::{BackendTls, Way};
 
 /// A host by address or by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,6 +44,16 @@ pub struct Upstream {
     pub destination: Destination,
     /// Whom we expect there, and who we say we are.
     pub tls: Arc<BackendTls>,
-    /// For name look-up, TCP and TLS together.
+    /// For name look-up, TCP and TLS together; where somebody else connects for us, only for TLS.
     pub connect_timeout: Duration,
+    /// How to get there.
+    pub way: Way,
+}
+
+impl Upstream {
+    /// How long opening a connection may take in all.
+    pub(super) fn patience(&self) -> Duration {
+        let through = self.way.selection_for(&self.destination);
+        through.map_or(self.connect_timeout, |selection| selection.dial_timeout + self.connect_timeout)
+    }
 }

@@ -1,18 +1,16 @@
-//! Opening one connection: look up, connect, shake hands, all within one limit of time.
+//! What a dial comes to, and TCP: the first address that answers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::proxy_fault::ProxyFault;
 use super::read_ahead::ReadAhead;
-use super::{Destination, Resolver, Upstream};
 use crate::process;
 
 /// The HTTP version ALPN chose with a backend.
@@ -41,6 +39,8 @@ pub enum DialPhase {
     Resolve,
     /// No TCP connection.
     Connect,
+    /// Who was to connect for us did not.
+    Proxy(ProxyFault),
     /// No TLS session both sides accept.
     Handshake,
     /// HTTP/2's own greeting failed.
@@ -61,10 +61,19 @@ pub struct DialError {
 /// How long the parts of a dial took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
-    /// Name look-up and TCP.
+    /// Name look-up and TCP: to the backend, or to whoever connects for us, then with TLS if it wants that.
     pub connect: Duration,
+    /// Until that one had connected.
+    pub proxy: Duration,
     /// TLS.
     pub handshake: Duration,
+}
+
+impl Timing {
+    /// All of it.
+    pub fn whole(&self) -> Duration {
+        self.connect + self.proxy + self.handshake
+    }
 }
 
 /// An open connection, before any HTTP.
@@ -77,79 +86,8 @@ pub(super) struct Dialled {
 /// RFC 8305's delay before the next address is tried beside the first.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Opens a connection to `upstream` that speaks what ALPN chooses, or HTTP/1.1 if `only_http1`.
-///
-/// # Errors
-/// A [`DialError`]; time-out included.
-pub(super) async fn dial(resolver: &Resolver, upstream: &Upstream, only_http1: bool) -> Result<Dialled, DialError> {
-    let phase = std::cell::Cell::new(DialPhase::Resolve);
-    let attempt = async {
-        let started = Instant::now();
-        let fail = |phase, error: &io::Error| DialError {
-            phase,
-            reason: crate::tls::classify(error),
-            cause: format!("{}: {error}", upstream.destination),
-        };
-        let addresses = resolver.addresses(&upstream.destination).await.map_err(|error| DialError {
-            phase: DialPhase::Resolve,
-            reason: "NameNotResolved",
-            cause: format!("{}: {error}", upstream.destination),
-        })?;
-        phase.set(DialPhase::Connect);
-        let socket =
-            connect(&addresses, upstream.destination.port).await.map_err(|error| fail(DialPhase::Connect, &error))?;
-        let connected = Instant::now();
-        phase.set(DialPhase::Handshake);
-        let config: Arc<rustls::ClientConfig> = upstream.tls.config(only_http1);
-        let mut stream = TlsConnector::from(config)
-            .connect(upstream.tls.server_name().clone(), ReadAhead::new(socket))
-            .await
-            .map_err(|error| fail(DialPhase::Handshake, &error))?;
-        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if http2 {
-            stream.get_mut().0.begin();
-        }
-        let timing = Timing { connect: connected - started, handshake: connected.elapsed() };
-        Ok(Dialled { stream, protocol: if http2 { Protocol::Http2 } else { Protocol::Http1 }, timing })
-    };
-    match tokio::time::timeout(upstream.connect_timeout, attempt).await {
-        Ok(result) => result,
-        Err(_) => Err(DialError {
-            phase: phase.get(),
-            reason: "ConnectTimeout",
-            cause: format!("{}: not connected within {:?}", upstream.destination, upstream.connect_timeout),
-        }),
-    }
-}
-
-/// Opens a bare connection: no TLS, for what may be overheard.
-///
-/// # Errors
-/// A [`DialError`]; time-out included.
-pub async fn dial_plain(
-    resolver: &Resolver,
-    destination: &Destination,
-    patience: Duration,
-) -> Result<TcpStream, DialError> {
-    let fail = |phase, reason, why: &dyn std::fmt::Display| DialError {
-        phase,
-        reason,
-        cause: format!("{destination}: {why}"),
-    };
-    let attempt = async {
-        let addresses = resolver.addresses(destination).await;
-        let addresses = addresses.map_err(|error| fail(DialPhase::Resolve, "NameNotResolved", &error))?;
-        let connected = connect(&addresses, destination.port).await;
-        connected.map_err(|error| fail(DialPhase::Connect, crate::tls::classify(&error), &error))
-    };
-    let attempt = tokio::time::timeout(patience, attempt).await;
-    attempt.unwrap_or_else(|_| {
-        Err(fail(DialPhase::Connect, "ConnectTimeout", &format_args!("not connected within {patience:?}")))
-    })
-}
-
 /// The first address that answers, tried one after another with a head start each (happy eyeballs).
-async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
+pub(super) async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
     let mut waiting = addresses.iter();
     let mut running = FuturesUnordered::new();
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");

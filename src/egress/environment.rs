@@ -51,6 +51,11 @@ impl ProxyEnvironment {
         (!is_this_machine(destination) && !self.no_proxy.matches(destination)).then_some(proxy)
     }
 
+    /// The proxy for what is spoken to over TLS, and what goes past it besides this machine itself.
+    pub(super) fn over_tls(&self) -> (Option<&ProxyUrl>, &NoProxy) {
+        (self.https.as_ref(), &self.no_proxy)
+    }
+
     /// Whether no variable names a proxy.
     pub fn is_empty(&self) -> bool {
         self.https.is_none() && self.http.is_none()

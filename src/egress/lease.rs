@@ -105,7 +105,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::egress::{BackendTls, Destination, Host, Pool, Resolver, Upstream};
+    use crate::egress::{BackendTls, Destination, Host, Pool, Resolver, Upstream, Way};
     use crate::tls::client::ClientSettings;
 
     #[test]
@@ -116,6 +116,7 @@ mod tests {
             destination: Destination { host: Host::Name("a".to_owned()), port: 1 },
             tls: Arc::new(BackendTls::new("a", settings).unwrap()),
             connect_timeout: Duration::from_secs(1),
+            way: Way::Direct,
         };
         let endpoint = Pool::new(Resolver::System).endpoint(&upstream);
         let lease = || Lease { connection: Held::Returned, pending: Some(Pending::new(&endpoint)) };

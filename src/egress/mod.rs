@@ -1,39 +1,51 @@
 //! Outbound: from a destination to a stream of bytes, and the pool of HTTP connections over it.
 //!
-//! There is one place that opens connections ([`dial`]), so that later ways (SOCKS5, HTTP CONNECT, a
-//! Konnectivity tunnel) stand beside the direct one and everything above it stays as it is.
+//! There is one who opens connections, the [`Dialler`], whichever [`Way`] they go: by ourselves, by a SOCKS5 proxy, by
+//! an HTTP proxy, or by Konnectivity. Everything above it stays as it is.
 
+mod carrier;
 mod cidr;
 mod credentials;
 mod destination;
 mod destination_pattern;
 mod dial;
+mod dialler;
 mod endpoint;
 mod environment;
+mod following;
 mod http1;
 mod http2;
 mod lease;
+mod making;
 mod no_proxy;
 mod pool;
+mod proxy_fault;
 mod proxy_url;
 mod read_ahead;
 mod refusal;
 mod resolve;
 mod settings;
 mod silence;
+mod socks5;
+mod through;
 mod trust;
+mod way;
 
 pub use cidr::Cidr;
 pub use credentials::Credentials;
 pub use destination::{Destination, Host, Upstream};
 pub use destination_pattern::{BareName, DestinationPattern};
-pub use dial::{DialError, DialPhase, Protocol, Timing, dial_plain};
+pub use dial::{DialError, DialPhase, Protocol, Timing};
+pub use dialler::{Dialler, Opened};
 pub use endpoint::{Cause, Endpoint, SendError, Sent};
 pub use environment::ProxyEnvironment;
+pub use following::WaysFile;
 pub use lease::Lease;
 pub use no_proxy::NoProxy;
 pub use pool::{Pool, PoolReport};
+pub use proxy_fault::ProxyFault;
 pub use proxy_url::{ProxyScheme, ProxyUrl, ProxyUrlError, without_credentials};
+pub use read_ahead::ReadAhead;
 pub(crate) use refusal::{is_nonsense, unprocessed};
 pub use resolve::Resolver;
 pub use settings::{
@@ -41,3 +53,4 @@ pub use settings::{
     WaySettings,
 };
 pub use trust::BackendTls;
+pub use way::{Address, Dialect, Kind, Names, Proxy, ProxyTls, Selection, Way, Ways};

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::dial::Protocol;
-use super::{Destination, Endpoint, Resolver, Upstream};
+use super::{Destination, Dialler, Endpoint, Upstream};
 
 /// Connections to one endpoint that one pool opens, however many there could be.
 const MOST: usize = 4096;
 
 /// One worker's endpoints and the connections to them.
 pub struct Pool {
-    resolver: Resolver,
+    dialler: Dialler,
     most: usize,
     endpoints: RefCell<HashMap<Upstream, Rc<Endpoint>>>,
 }
@@ -36,9 +36,9 @@ pub struct PoolReport {
 }
 
 impl Pool {
-    /// An empty pool that looks names up with `resolver`.
-    pub fn new(resolver: Resolver) -> Pool {
-        Pool { resolver, most: MOST, endpoints: RefCell::default() }
+    /// An empty pool whose connections `dialler` opens.
+    pub fn new(dialler: impl Into<Dialler>) -> Pool {
+        Pool { dialler: dialler.into(), most: MOST, endpoints: RefCell::default() }
     }
 
     /// With no more than `most` connections to one endpoint, so that no backend takes the descriptors of all.
@@ -52,7 +52,7 @@ impl Pool {
         if let Some(endpoint) = endpoints.get(upstream) {
             return endpoint.clone();
         }
-        let endpoint = Endpoint::new(upstream.clone(), self.resolver.clone(), self.most);
+        let endpoint = Endpoint::new(upstream.clone(), self.dialler.clone(), self.most);
         endpoints.insert(upstream.clone(), endpoint.clone());
         endpoint
     }

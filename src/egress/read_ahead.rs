@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+
+use super::carrier::Carrier;
 
 /// What is read at a time.
 const AHEAD: usize = 64 << 10;
@@ -21,9 +22,9 @@ thread_local! {
     static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A socket that reads ahead once it is told to.
-pub(super) struct ReadAhead {
-    socket: TcpStream,
+/// An open connection, that reads ahead once it is told to.
+pub struct ReadAhead {
+    carrier: Carrier,
     ahead: bool,
     left: Option<Left>,
 }
@@ -37,8 +38,14 @@ struct Left {
 
 impl ReadAhead {
     /// Reads no more than is asked for.
-    pub(super) fn new(socket: TcpStream) -> ReadAhead {
-        ReadAhead { socket, ahead: false, left: None }
+    pub(super) fn new(carrier: Carrier) -> ReadAhead {
+        ReadAhead { carrier, ahead: false, left: None }
+    }
+
+    /// Gives first what was read already, and more than was wanted then.
+    pub(super) fn after(bytes: &[u8], carrier: Carrier) -> ReadAhead {
+        let left = Left { buffer: bytes.into(), from: 0, to: bytes.len() };
+        ReadAhead { carrier, ahead: false, left: (!bytes.is_empty()).then_some(left) }
     }
 
     /// From now on reads ahead; for connections that many requests share.
@@ -49,7 +56,7 @@ impl ReadAhead {
 
 fn give_back(buffer: Box<[u8]>) {
     SPARE.with_borrow_mut(|spare| {
-        if spare.len() < SPARES {
+        if spare.len() < SPARES && buffer.len() == AHEAD {
             spare.push(buffer);
         }
     });
@@ -70,11 +77,11 @@ impl AsyncRead for ReadAhead {
         let this = &mut *self;
         if this.left.is_none() {
             if !this.ahead || out.remaining() >= AHEAD {
-                return Pin::new(&mut this.socket).poll_read(cx, out);
+                return Pin::new(&mut this.carrier).poll_read(cx, out);
             }
             let mut buffer = SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; AHEAD].into_boxed_slice());
             let mut space = ReadBuf::new(&mut buffer);
-            let read = Pin::new(&mut this.socket).poll_read(cx, &mut space);
+            let read = Pin::new(&mut this.carrier).poll_read(cx, &mut space);
             let to = space.filled().len();
             if !matches!(read, Poll::Ready(Ok(()))) || to == 0 {
                 give_back(buffer);
@@ -95,7 +102,7 @@ impl AsyncRead for ReadAhead {
 
 impl AsyncWrite for ReadAhead {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
+        Pin::new(&mut self.carrier).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -103,26 +110,26 @@ impl AsyncWrite for ReadAhead {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
+        Pin::new(&mut self.carrier).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
+        self.carrier.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        Pin::new(&mut self.carrier).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        Pin::new(&mut self.carrier).poll_shutdown(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -138,7 +145,7 @@ mod tests {
                 sender.write_all(&copy).await.unwrap();
                 sender.shutdown().await.unwrap();
             });
-            let mut reader = ReadAhead::new(socket);
+            let mut reader = ReadAhead::new(Carrier::Tcp(socket));
             let mut got = vec![0; 1000];
             reader.read_exact(&mut got).await.unwrap();
             if ahead {
@@ -156,5 +163,18 @@ mod tests {
             assert!(got == sent, "ahead: {ahead}");
             assert!(reader.left.is_none());
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_already_comes_first_and_is_not_kept_for_others() {
+        let (near, mut far) = tokio::net::UnixStream::pair().unwrap();
+        let mut reader = ReadAhead::after(b"first ", Carrier::Unix(near));
+        far.write_all(b"second").await.unwrap();
+        far.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        reader.begin();
+        reader.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"first second");
+        assert!(SPARE.with_borrow(|spare| spare.iter().all(|buffer| buffer.len() == AHEAD)));
     }
 }

@@ -58,7 +58,12 @@ impl Backend {
         let tls = Arc::new(backend_tls(api_service, &resolved.server_name, ours)?);
         let connect_timeout = api_service.settings.connect_timeout;
         let member = |(destination, standing): (&Destination, &Arc<Standing>)| Member {
-            endpoint: pool.endpoint(&Upstream { destination: destination.clone(), tls: tls.clone(), connect_timeout }),
+            endpoint: pool.endpoint(&Upstream {
+                destination: destination.clone(),
+                tls: tls.clone(),
+                connect_timeout,
+                way: resolved.way.clone(),
+            }),
             counts: metrics.endpoint(&api_service.name, &destination.to_string()),
             standing: standing.clone(),
             watches: history.watches(destination),

@@ -147,7 +147,8 @@ mod tests {
             slice("four", "IPv4", first, |number| format!("10.0.1.{number}")),
             slice("six", "IPv6", other, |number| format!("fd00::{number}")),
         ];
-        let table = Table::build(&registry(&text.concat()), Rules::default(), &Board::default(), None);
+        let table =
+            Table::build(&registry(&text.concat()), Rules::default(), &Default::default(), &Board::default(), None);
         let target = table.by_name("v1.a.io").unwrap().target(|| Dealer::default().hand("jane")).ok().unwrap();
         let metrics = WorkerMetrics::new(&Metrics::new());
         Backend::new(&target, None, &Rc::default(), &Pool::new(Resolver::System), &metrics).unwrap()

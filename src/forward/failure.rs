@@ -1,6 +1,7 @@
 //! What a client is told when there is no answer: whose fault it is, and whether to try again.
 
 use super::exchange::Failure;
+use crate::egress::{DialPhase, ProxyFault};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Refusal};
 
@@ -30,11 +31,33 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
         let status = if safe { status.with_retry_after(SOON) } else { status };
         return Refusal::new(Blame::Backend, status).because(cause);
     }
+    if let Failure::Unreachable(error) = failure
+        && let DialPhase::Proxy(fault) = error.phase
+    {
+        return not_connected(fault, &error.cause, name, info);
+    }
     let again = safe || !matches!(failure, Failure::Broken(_));
     let status = Status::service_unavailable(format!(
         "the server is currently unable to handle the request (aggregated API {name}: {reason})"
     ));
     let status = about(status, info).with_cause(reason, format!("aggregated API {name}: {what}"));
+    Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
+}
+
+/// Who was to connect for us did not: nothing was begun, so that trying again is safe, and of use where the fault may
+/// pass by itself.
+fn not_connected(fault: ProxyFault, cause: &str, name: &str, info: &RequestInfo<'_>) -> Refusal {
+    let reason = fault.reason();
+    let message = format!("aggregated API {name} cannot be reached through its egress proxy: {reason}");
+    let status = match fault.status() {
+        403 => Status::forbidden(message),
+        500 => Status::internal_error(message),
+        503 => Status::service_unavailable(message),
+        504 => Status::timeout(message),
+        _ => Status::bad_gateway(message),
+    };
+    let again = !matches!(fault.status(), 403 | 500);
+    let status = about(status, info).with_cause(reason, format!("aggregated API {name}: {}", fault.words()));
     Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
 }
 

@@ -22,7 +22,7 @@ use super::upload::{Fault, Source};
 use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
 use crate::availability::Passage;
-use crate::egress::Sent;
+use crate::egress::{Sent, Timing};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
 use crate::message::{Blame, Body, Received, Refusal, hop_by_hop};
@@ -124,8 +124,8 @@ pub async fn send(
         }
         None => return Err((timed_out(name, info, safe), record)),
     };
-    let opened = sent.timing.connect + sent.timing.handshake > Duration::ZERO;
-    record.answered(opened.then_some(Opening { dial: sent.timing.connect, tls: sent.timing.handshake }));
+    let opened = sent.timing.whole() > Duration::ZERO;
+    record.answered(opened.then(|| opening(&sent.timing)));
     record.endpoint(&backend.member(index).counts);
     backend.answered(index, sent.response.status());
     let Sent { response, mut lease, .. } = sent;
@@ -163,6 +163,11 @@ pub async fn send(
     parts.version = Version::HTTP_11;
     let relayed = Relayed::new(from, lease, record, limit, places);
     Ok(Response::from_parts(parts, Body::stream(relayed)))
+}
+
+/// What opening a connection took, as the record has it.
+pub(super) fn opening(timing: &Timing) -> Opening {
+    Opening { dial: timing.connect, proxy: timing.proxy, tls: timing.handshake }
 }
 
 /// A request as the backend gets it.

@@ -22,7 +22,7 @@ use crate::egress::{self, DialError, DialPhase, Lease, Timing};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
 use crate::message::{Blame, Body, Received, Refusal};
-use crate::observe::access::{AccessRecord, End, Opening};
+use crate::observe::access::{AccessRecord, End};
 use crate::process::within;
 
 /// Passes on an upgrade over an HTTP/1.1 connection of its own. Only a 101 opens a tunnel; a backend's
@@ -104,7 +104,7 @@ pub(super) async fn upgrade(
         }
         None => return Err((timed_out(name, info, false), record)),
     };
-    record.answered(Some(Opening { dial: timing.connect, tls: timing.handshake }));
+    record.answered(Some(super::send::opening(&timing)));
     let status = response.status();
     backend.answered(index, status);
     if status == StatusCode::SWITCHING_PROTOCOLS {

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{Answer, CallError, Kubeconfig, Patience, Source, plain};
-use crate::egress::{Endpoint, Pool, Resolver, SendError, Sent, Upstream};
+use crate::egress::{CONTROL_PLANE, Dialler, Endpoint, Pool, SendError, Sent, Upstream, Way};
 use crate::message::{Body, BodyError};
 use crate::process::{Follower, Problems};
 
@@ -28,7 +28,7 @@ const ROUND: Duration = Duration::from_secs(1);
 /// Calls an API server over connections of its own, as its kubeconfig now says.
 pub struct Client {
     pool: Pool,
-    resolver: Resolver,
+    dialler: Dialler,
     source: Source,
     current: RefCell<Current>,
 }
@@ -36,15 +36,16 @@ pub struct Client {
 /// A kubeconfig in use.
 struct Current {
     kubeconfig: Rc<Kubeconfig>,
+    way: Way,
     endpoint: Rc<Endpoint>,
 }
 
 impl Client {
     /// A client of what `kubeconfig`, which was read from `source`, names. It must run on a `LocalSet`.
-    pub fn new(source: impl Into<Source>, kubeconfig: Kubeconfig, resolver: Resolver) -> Rc<Client> {
-        let pool = Pool::new(resolver.clone());
-        let current = RefCell::new(Current::new(&pool, kubeconfig));
-        Rc::new(Client { pool, resolver, source: source.into(), current })
+    pub fn new(source: impl Into<Source>, kubeconfig: Kubeconfig, dialler: Dialler) -> Rc<Client> {
+        let pool = Pool::new(dialler.clone());
+        let current = RefCell::new(Current::new(&pool, &dialler, Rc::new(kubeconfig)));
+        Rc::new(Client { pool, dialler, source: source.into(), current })
     }
 
     /// One call, as patient as `patience` says, and the whole answer whatever its status. `tried` is told of each
@@ -95,6 +96,7 @@ impl Client {
     pub async fn follow(self: Rc<Self>) {
         let mut told: Option<Problems> = None;
         let mut round = tokio::time::interval(ROUND);
+        let mut ways = self.dialler.ways().clone();
         let mut files = self.files();
         let mut follower = Follower::new(files.clone());
         loop {
@@ -104,7 +106,7 @@ impl Client {
                     if told.take().is_some() {
                         tracing::info!(source = %self.source, "the kubeconfig is good again");
                     }
-                    *self.current.borrow_mut() = Current::new(&self.pool, kubeconfig);
+                    self.use_now(Rc::new(kubeconfig));
                     let now = self.files();
                     if now != files {
                         files = now;
@@ -121,10 +123,19 @@ impl Client {
             loop {
                 tokio::select! {
                     () = follower.changed() => break,
+                    () = ways.changed() => {
+                        let kubeconfig = self.current.borrow().kubeconfig.clone();
+                        self.use_now(kubeconfig);
+                    }
                     _ = round.tick() => self.pool.sweep(),
                 }
             }
         }
+    }
+
+    /// Calls go as `kubeconfig` says from now on, and the way there is now.
+    fn use_now(&self, kubeconfig: Rc<Kubeconfig>) {
+        *self.current.borrow_mut() = Current::new(&self.pool, &self.dialler, kubeconfig);
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -132,10 +143,13 @@ impl Client {
     }
 
     async fn attempt(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
-        let kubeconfig = self.current.borrow().kubeconfig.clone();
+        let (kubeconfig, way) = {
+            let current = self.current.borrow();
+            (current.kubeconfig.clone(), current.way.clone())
+        };
         if kubeconfig.plain {
             let request = request(&kubeconfig, method, &uri(&kubeconfig, path)?, body);
-            let response = plain::exchange(&self.resolver, &kubeconfig.destination, request).await?;
+            let response = plain::exchange(&self.dialler, &way, &kubeconfig.destination, request).await?;
             let (head, body) = response.into_parts();
             return Ok(answer(&head, whole(body).await?));
         }
@@ -213,12 +227,15 @@ fn answer(head: &http::response::Parts, body: Bytes) -> Answer {
 }
 
 impl Current {
-    fn new(pool: &Pool, kubeconfig: Kubeconfig) -> Current {
+    /// The way is that of calls to control planes.
+    fn new(pool: &Pool, dialler: &Dialler, kubeconfig: Rc<Kubeconfig>) -> Current {
+        let way = dialler.way(CONTROL_PLANE);
         let endpoint = pool.endpoint(&Upstream {
             destination: kubeconfig.destination.clone(),
             tls: kubeconfig.tls.clone(),
             connect_timeout: CONNECT_TIMEOUT,
+            way: way.clone(),
         });
-        Current { kubeconfig: Rc::new(kubeconfig), endpoint }
+        Current { kubeconfig, way, endpoint }
     }
 }

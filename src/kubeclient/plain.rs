@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use super::CallError;
-use crate::egress::{Destination, Resolver, dial_plain};
+use crate::egress::{Destination, Dialler, Way};
 use crate::message::Body;
 
 /// For name look-up and TCP together.
@@ -16,7 +16,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends a request; the connection ends with its answer.
 pub(super) async fn exchange(
-    resolver: &Resolver,
+    dialler: &Dialler,
+    way: &Way,
     destination: &Destination,
     mut request: Box<Request<Body>>,
 ) -> Result<Response<Incoming>, CallError> {
@@ -24,9 +25,9 @@ pub(super) async fn exchange(
         .map_err(|error| CallError::Nonsense(format!("{destination} is no host: {error}")))?;
     request.headers_mut().insert(HOST, host);
     let broken = |error: hyper::Error| CallError::Broken(error.to_string());
-    let socket = dial_plain(resolver, destination, CONNECT_TIMEOUT).await;
-    let socket = socket.map_err(|error| CallError::Unreachable(error.cause))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.map_err(broken)?;
+    let opened = dialler.open(way, destination, CONNECT_TIMEOUT).await;
+    let stream = opened.map_err(|error| CallError::Unreachable(error.cause))?.stream;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     tokio::task::spawn_local(connection);
     sender.send_request(*request).await.map_err(broken)
 }

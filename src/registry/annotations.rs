@@ -176,7 +176,8 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
             if value.is_empty() {
                 return Err("names no egress selection".to_owned());
             }
-            ours.egress = value.to_owned();
+            // As selections are compared (`k8s.io/apiserver/pkg/server/egressselector`).
+            ours.egress = value.to_ascii_lowercase();
         }
         "client-certificate" => ours.client_certificate = Some(below(&settings.dir, value)?),
         // Read together with spec.service.

@@ -12,6 +12,7 @@ use super::api_service::{ApiService, Backend};
 use super::service::Origin;
 use super::snapshot::Settings;
 use super::url_backend::UrlBackend;
+use crate::egress::CONTROL_PLANE;
 use crate::kubeclient::Server;
 use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher};
 
@@ -107,7 +108,11 @@ fn of(server: Server, settings: &Settings) -> ApiService {
         ca_bundle: server.authorities,
         insecure_skip_tls_verify: server.insecure_skip_verify,
         client_certificate: None,
-        settings: annotations::BackendSettings { server_name: Some(server.name), ..defaults },
+        settings: annotations::BackendSettings {
+            server_name: Some(server.name),
+            egress: CONTROL_PLANE.to_owned(),
+            ..defaults
+        },
         origin: Origin::Directory,
     }
 }

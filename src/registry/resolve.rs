@@ -11,7 +11,7 @@ use super::api_service::{ApiService, Backend, ServiceReference};
 use super::endpoints::{EndpointSlice, SliceEndpoint};
 use super::service::{Origin, Service, ServiceType};
 use super::snapshot::Registry;
-use crate::egress::{Destination, Host};
+use crate::egress::{Destination, Host, Way, Ways};
 
 /// Where requests go, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Resolved {
     pub server_name: String,
     /// Stands before every path of a URL backend; empty otherwise.
     pub prefix: String,
+    /// How to get there.
+    pub way: Way,
 }
 
 /// Why there is nowhere to go. The message names objects, never addresses: clients may read it.
@@ -84,8 +86,21 @@ impl Default for Rules {
 
 /// Where the requests for `api_service` go now. An APIService without Service or URL is [`Unavailable`] with
 /// the reason `Local`: nobody but the server that owns the unclaimed paths can answer.
-pub fn resolve(api_service: &ApiService, registry: &Registry, rules: Rules) -> Result<Resolved, Unavailable> {
+pub fn resolve(
+    api_service: &ApiService,
+    registry: &Registry,
+    rules: Rules,
+    ways: &Ways,
+) -> Result<Resolved, Unavailable> {
     let overridden = api_service.settings.server_name.clone();
+    let way = || {
+        let name = &api_service.settings.egress;
+        // Whoever wrote that it must go one way did not mean that it may go another.
+        ways.of(name).cloned().ok_or_else(|| Unavailable {
+            reason: "EgressSelectionNotFound",
+            message: format!("there is no egress selection {name:?}"),
+        })
+    };
     match &api_service.backend {
         Backend::Local => {
             Err(Unavailable { reason: "Local", message: "Local APIServices have no server of their own".to_owned() })
@@ -95,11 +110,12 @@ pub fn resolve(api_service: &ApiService, registry: &Registry, rules: Rules) -> R
             endpoints: vec![Destination { host: url.host.clone(), port: url.port }],
             preferred: 1,
             prefix: url.prefix.clone(),
+            way: way()?,
         }),
         Backend::Service(reference) => {
             let (endpoints, preferred) = places(reference, registry, rules)?;
             let server_name = overridden.unwrap_or_else(|| format!("{}.{}.svc", reference.name, reference.namespace));
-            Ok(Resolved { endpoints, preferred, server_name, prefix: String::new() })
+            Ok(Resolved { endpoints, preferred, server_name, prefix: String::new(), way: way()? })
         }
     }
 }
@@ -247,7 +263,7 @@ mod tests {
 
     fn go(rest: &str, rules: Rules) -> Result<Resolved, Unavailable> {
         let registry = registry(&format!("{API}{rest}"));
-        resolve(&registry.api_services[0], &registry, rules)
+        resolve(&registry.api_services[0], &registry, rules, &Ways::default())
     }
 
     fn service(spec: &str) -> String {
@@ -294,6 +310,16 @@ mod tests {
         assert_eq!(reason(go(&service("clusterIP: None, ports: [{port: 443}]"), rules)).0, "EndpointsNotFound");
         let external = service("type: ExternalName, externalName: Api.Example.com");
         assert_eq!(reason(go(&external, Rules { external_name: false, ..rules })).0, "ServiceAccessError");
+    }
+
+    #[test]
+    fn an_egress_selection_that_is_not_there_leads_nowhere() {
+        let annotated = API.replace("{name: v1.g.io}", "{name: v1.g.io, annotations: {narthex.dev/egress: DMZ}}");
+        let registry = registry(&format!("{annotated}{}", service(PORT)));
+        let go = |ways: &Ways| resolve(&registry.api_services[0], &registry, Rules::default(), ways);
+        let nowhere = ("EgressSelectionNotFound", "there is no egress selection \"dmz\"".to_owned());
+        assert_eq!(reason(go(&Ways::default())), nowhere);
+        assert_eq!(go(&Ways::new([("dmz".to_owned(), Way::Direct)], Way::Direct)).unwrap().way, Way::Direct);
     }
 
     #[test]

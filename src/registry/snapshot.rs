@@ -362,7 +362,11 @@ pub(crate) mod tests {
         let names: Vec<&str> = registry.api_services.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["v1beta1.wardle.example.com", "v1alpha1.wardle.example.com", "v1beta1.metrics.k8s.io"]);
         for one in &registry.api_services {
-            assert!(crate::registry::resolve(one, &registry, Default::default()).is_ok(), "{}", one.name);
+            assert!(
+                crate::registry::resolve(one, &registry, Default::default(), &Default::default()).is_ok(),
+                "{}",
+                one.name
+            );
         }
         assert!(registry.warnings.iter().all(|warning| warning.field == "spec.caBundle"), "{:?}", registry.warnings);
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::availability::{Availability, Board, Obstacle, Passage, Standing};
+use crate::egress::{Way, Ways};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Turned;
@@ -39,6 +40,8 @@ pub struct Table {
     pub complete: bool,
     /// The registry that it was made of.
     of: Option<Mark>,
+    /// The ways there were.
+    ways: Arc<Ways>,
 }
 
 /// A route that can be taken now: it leads somewhere, and it is not known that nobody answers there.
@@ -53,9 +56,17 @@ const RETRY_AFTER: u32 = 5;
 
 impl Table {
     /// The routes of `registry`; those that are as in `previous` are taken from there.
-    pub fn build(registry: &Registry, rules: Rules, board: &Board, previous: Option<&Table>) -> Table {
-        let mut table = Table { complete: registry.complete, of: Some(registry.mark()), ..Table::default() };
+    pub fn build(
+        registry: &Registry,
+        rules: Rules,
+        ways: &Arc<Ways>,
+        board: &Board,
+        previous: Option<&Table>,
+    ) -> Table {
+        let (complete, of) = (registry.complete, Some(registry.mark()));
+        let mut table = Table { complete, of, ways: ways.clone(), ..Table::default() };
         if let Some(previous) = previous
+            && Arc::ptr_eq(&previous.ways, ways)
             && let Some(services) = previous.of.as_ref().and_then(|mark| registry.only_endpoints_since(mark))
         {
             return previous.with_endpoints(&services, registry, rules, board);
@@ -63,7 +74,7 @@ impl Table {
         let mut by_group: HashMap<&str, Vec<Arc<Route>>> = HashMap::new();
         for api_service in &registry.api_services {
             let before = previous.and_then(|table| table.by_name(&api_service.name));
-            let route = Route::new(api_service, resolve(api_service, registry, rules), board, before);
+            let route = Route::new(api_service, resolve(api_service, registry, rules, ways), board, before);
             table.all.push(route.clone());
             table.by_name.insert(&api_service.name, route.clone());
             // One without a backend claims no path: whoever owns the unclaimed ones answers.
@@ -85,7 +96,8 @@ impl Table {
             if !api_service.backend.is_one_of(services) {
                 continue;
             }
-            let next = Route::new(api_service, resolve(api_service, registry, rules), board, Some(route));
+            let resolved = resolve(api_service, registry, rules, &self.ways);
+            let next = Route::new(api_service, resolved, board, Some(route));
             table.by_name.insert(&api_service.name, next.clone());
             if let Some(routes) = table.by_group.get(&api_service.group) {
                 let replaced = |one: &Arc<Route>| if Arc::ptr_eq(one, route) { next.clone() } else { one.clone() };
@@ -106,8 +118,8 @@ impl Table {
     ) -> Table {
         let before = previous.and_then(Table::delegate);
         let nothing = Registry::default();
-        self.delegate =
-            delegate.map(|delegate| Route::new(delegate, resolve(delegate, &nothing, Rules::default()), board, before));
+        let resolved = |delegate| resolve(delegate, &nothing, Rules::default(), &self.ways);
+        self.delegate = delegate.map(|delegate| Route::new(delegate, resolved(delegate), board, before));
         self
     }
 
@@ -272,17 +284,23 @@ impl Target {
     /// Where it leads.
     pub fn resolved(&self) -> &Resolved {
         // `Route::target` makes no target without places; an empty list would still be safe.
-        static NOWHERE: Resolved =
-            Resolved { endpoints: Vec::new(), preferred: 0, server_name: String::new(), prefix: String::new() };
+        static NOWHERE: Resolved = Resolved {
+            endpoints: Vec::new(),
+            preferred: 0,
+            server_name: String::new(),
+            prefix: String::new(),
+            way: Way::Direct,
+        };
         self.route.resolved.as_ref().unwrap_or(&NOWHERE)
     }
 }
 
-/// Publishes the table anew whenever the registry or the delegate changes, until the process ends.
+/// Publishes the table anew whenever the registry, the delegate or the ways change, until the process ends.
 pub async fn follow(
     mut registry: Published<Registry>,
     mut delegate: Option<Published<ApiService>>,
     rules: Rules,
+    mut ways: Published<Ways>,
     board: Board,
     publisher: Publisher<Table>,
     mut drain: Drain,
@@ -292,11 +310,12 @@ pub async fn follow(
         tokio::select! {
             () = registry.changed() => {}
             () = changed_if_any(&mut delegate) => {}
+            () = ways.changed() => {}
             () = drain.reached(Phase::Ending) => return,
         }
         let before = reader.get();
         let delegate = delegate.as_ref().map(Published::get);
-        let table = Table::build(&registry.get(), rules, &board, Some(&before));
+        let table = Table::build(&registry.get(), rules, &ways.get(), &board, Some(&before));
         publisher.publish(Arc::new(table.with_delegate(delegate.as_ref(), &board, Some(&before))));
     }
 }
@@ -318,7 +337,7 @@ mod tests {
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: api, namespace: ns}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 443}]}\n---\n";
 
     fn build(documents: &str, previous: Option<&Table>) -> Table {
-        Table::build(&registry(documents), Rules::default(), &Board::default(), previous)
+        Table::build(&registry(documents), Rules::default(), &Arc::default(), &Board::default(), previous)
     }
 
     fn found<'t>(table: &'t Table, path: &str) -> Option<&'t str> {
@@ -350,8 +369,9 @@ mod tests {
         let rules = Rules::default();
         let board = Board::default();
         let registry = registry(&format!("{}{}{SERVICE}", text("v1.a.io", 1), text("v1.b.io", 1)));
-        let one = Table::build(&registry, rules, &board, None);
-        let two = Table::build(&registry, rules, &board, Some(&one));
+        let ways = Arc::default();
+        let one = Table::build(&registry, rules, &ways, &board, None);
+        let two = Table::build(&registry, rules, &ways, &board, Some(&one));
         assert!(Arc::ptr_eq(one.find("a.io", "v1").unwrap(), two.find("a.io", "v1").unwrap()));
         let place = two.find("a.io", "v1").unwrap().enter(hand()).ok().unwrap();
         // Another registry: other objects of the same names.

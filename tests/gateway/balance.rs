@@ -300,6 +300,7 @@ async fn connections_to_an_endpoint_are_bounded() {
         destination: Destination { host: Host::Ip(backend.address.ip()), port: backend.address.port() },
         tls: Arc::new(BackendTls::new("things-v1.things.svc", settings).unwrap()),
         connect_timeout: std::time::Duration::from_secs(10),
+        way: narthex::egress::Way::Direct,
     };
     let scenario = async {
         let endpoint = Pool::new(Resolver::System).with_most(3).endpoint(&upstream);

@@ -61,7 +61,7 @@ async fn a_silent_watch_is_given_up() {
     let path = world.path("it.kubeconfig");
     std::fs::write(&path, kubeconfig.to_string()).unwrap();
     let scenario = async {
-        let client = Client::new(path.clone(), Kubeconfig::load(&path).unwrap(), Resolver::System);
+        let client = Client::new(path.clone(), Kubeconfig::load(&path).unwrap(), Resolver::System.into());
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         tokio::task::spawn_local(async move { keep(client, "/api/v1/things", &Told(tell)).await });
         let (query, silent) = watches.recv().await.unwrap();

@@ -51,6 +51,8 @@ pub struct JwtIssuer {
     pub(super) discovery: HttpsUrl,
     /// Who vouches for the servers of its documents; none for the system's roots.
     pub(super) authorities: Option<Bundle>,
+    /// The egress selection that leads to its documents; empty for none.
+    pub(super) egress: String,
     /// One of these must stand in the claim `aud`.
     pub(super) audiences: Vec<String>,
     pub(super) username: Source,
@@ -150,11 +152,23 @@ fn issuer(
     };
     let user_rules = user_rules(fields.each("userValidationRules"));
     fields.end();
-    let ((url, discovery, authorities, audiences), (username, groups, uid, extra)) = (issuer?, mappings?);
-    Some(JwtIssuer { url, discovery, authorities, audiences, username, groups, uid, extra, claim_rules, user_rules })
+    let ((url, discovery, authorities, audiences, egress), (username, groups, uid, extra)) = (issuer?, mappings?);
+    Some(JwtIssuer {
+        url,
+        discovery,
+        authorities,
+        audiences,
+        egress,
+        username,
+        groups,
+        uid,
+        extra,
+        claim_rules,
+        user_rules,
+    })
 }
 
-type IssuerFields = (String, HttpsUrl, Option<Bundle>, Vec<String>);
+type IssuerFields = (String, HttpsUrl, Option<Bundle>, Vec<String>, String);
 
 fn issuer_fields(
     mut fields: Fields<'_>,
@@ -195,12 +209,9 @@ fn issuer_fields(
     let egress = fields.text("egressSelectorType");
     if !matches!(&*egress, "" | "controlplane" | "cluster") {
         fields.problem("egressSelectorType", "egress selector must be either controlplane or cluster");
-    } else if !egress.is_empty() {
-        // Ignored, it would go another way than somebody meant it to.
-        fields.problem("egressSelectorType", "this version connects to issuers directly; leave the field out");
     }
     fields.end();
-    Some((url, discovery?, authorities, audiences))
+    Some((url, discovery?, authorities, audiences, egress))
 }
 
 fn check_url(fields: &Fields<'_>, name: &str, url: &str) -> Option<HttpsUrl> {

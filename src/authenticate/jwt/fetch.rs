@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::keys::Keys;
 use super::url::HttpsUrl;
-use crate::egress::{BackendTls, Pool, Resolver, SendError, Upstream};
+use crate::egress::{BackendTls, Dialler, Pool, SendError, Upstream, Way};
 use crate::message::Body;
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
@@ -31,6 +31,8 @@ pub(super) struct Origin {
     pub(super) discovery: HttpsUrl,
     /// None for the system's roots.
     pub(super) authorities: Option<Bundle>,
+    /// The egress selection to ask through; empty for none.
+    pub(super) egress: String,
 }
 
 #[derive(Deserialize)]
@@ -46,12 +48,12 @@ impl Origin {
     ///
     /// # Errors
     /// Why there are none, in words for the log.
-    pub(super) async fn fetch(&self, resolver: &Resolver) -> Result<Keys, String> {
+    pub(super) async fn fetch(&self, dialler: &Dialler) -> Result<Keys, String> {
         let at = |url: &HttpsUrl| {
             let url = url.to_string();
             move |why: String| format!("{url}: {why}")
         };
-        let document = self.get(&self.discovery, resolver).await.map_err(at(&self.discovery))?;
+        let document = self.get(&self.discovery, dialler).await.map_err(at(&self.discovery))?;
         let discovery: Discovery = serde_json::from_slice(&document)
             .map_err(|error| at(&self.discovery)(format!("it is no discovery document: {error}")))?;
         if discovery.issuer != self.issuer {
@@ -60,17 +62,27 @@ impl Origin {
         }
         let keys = HttpsUrl::parse_with_query(&discovery.jwks_uri)
             .map_err(|mistakes| at(&self.discovery)(format!("its jwks_uri: {}", mistakes.join("; "))))?;
-        let document = self.get(&keys, resolver).await.map_err(at(&keys))?;
+        let document = self.get(&keys, dialler).await.map_err(at(&keys))?;
         Keys::parse(&document).map_err(at(&keys))
     }
 
-    async fn get(&self, url: &HttpsUrl, resolver: &Resolver) -> Result<Bytes, String> {
-        tokio::time::timeout(TIMEOUT, self.get_at_leisure(url, resolver))
+    /// As in `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`, a selection that is named must be there.
+    fn way(&self, dialler: &Dialler) -> Result<Way, String> {
+        let ways = dialler.ways().load();
+        let way = match self.egress.as_str() {
+            "" => Some(ways.otherwise()),
+            name => ways.configured(name),
+        };
+        way.cloned().ok_or_else(|| format!("egress lookup for {:?} is not configured", self.egress))
+    }
+
+    async fn get(&self, url: &HttpsUrl, dialler: &Dialler) -> Result<Bytes, String> {
+        tokio::time::timeout(TIMEOUT, self.get_at_leisure(url, dialler))
             .await
             .unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
     }
 
-    async fn get_at_leisure(&self, url: &HttpsUrl, resolver: &Resolver) -> Result<Bytes, String> {
+    async fn get_at_leisure(&self, url: &HttpsUrl, dialler: &Dialler) -> Result<Bytes, String> {
         let settings = ClientSettings {
             authorities: self.authorities.clone(),
             insecure_skip_verify: false,
@@ -78,8 +90,12 @@ impl Origin {
             alpn: Vec::new(),
         };
         let tls = BackendTls::new(&url.server_name(), settings).map_err(|problem| problem.to_string())?;
-        let upstream =
-            Upstream { destination: url.destination.clone(), tls: Arc::new(tls), connect_timeout: CONNECT_TIMEOUT };
+        let upstream = Upstream {
+            destination: url.destination.clone(),
+            tls: Arc::new(tls),
+            connect_timeout: CONNECT_TIMEOUT,
+            way: self.way(dialler)?,
+        };
         let path = if url.path.is_empty() { "/" } else { &url.path };
         let mut request = Request::new(Body::Empty);
         *request.uri_mut() = format!("https://{}{path}", url.authority)
@@ -90,7 +106,7 @@ impl Origin {
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
         headers.insert(HOST, HeaderValue::from_str(&url.authority).map_err(|error| error.to_string())?);
         // Connections are not kept: the next question comes in minutes.
-        let endpoint = Pool::new(resolver.clone()).endpoint(&upstream);
+        let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
         let sent = endpoint.send(Box::new(request)).await.map_err(|error| match error {
             SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
             SendError::Nonsense(error) | SendError::Broken(error) => error.to_string(),

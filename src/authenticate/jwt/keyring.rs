@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::fetch::Origin;
 use super::keys::Keys;
-use crate::egress::Resolver;
+use crate::egress::Dialler;
 use crate::process::{Drain, Phase, Published, Publisher};
 
 /// The least time between two fetches, whoever asks: tokens with made-up key names must not make us a weapon
@@ -85,11 +85,11 @@ impl Keeper {
     }
 
     /// Fetches the keys now, when somebody wants newer ones, and every few minutes, until the process ends.
-    pub(super) async fn keep(self, resolver: Resolver, mut drain: Drain) {
+    pub(super) async fn keep(self, dialler: Dialler, mut drain: Drain) {
         let issuer = self.ring.origin.issuer.clone();
         loop {
             let fetched = tokio::select! {
-                fetched = self.ring.origin.fetch(&resolver) => fetched,
+                fetched = self.ring.origin.fetch(&dialler) => fetched,
                 () = drain.reached(Phase::Ending) => return,
             };
             let before = self.ring.known();

@@ -30,7 +30,7 @@ use token::{Claims, Token};
 
 use super::token_review::size_of_user;
 use super::{AUTHENTICATED, speakable};
-use crate::egress::Resolver;
+use crate::egress::Dialler;
 use crate::kubeapi::User;
 use crate::observe::metrics::{self, Lookup, Metrics};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
@@ -197,6 +197,7 @@ impl Issuers {
                 issuer: rules.url.clone(),
                 discovery: rules.discovery.clone(),
                 authorities: rules.authorities.clone(),
+                egress: rules.egress.clone(),
             };
             let same = before.and_then(|before| before.list.iter().find(|issuer| issuer.keys.origin == origin));
             let keys = same.map(|issuer| issuer.keys.clone()).unwrap_or_else(|| {
@@ -308,13 +309,13 @@ impl Drop for Task {
 impl Following {
     /// Follows the file until the process ends. While it holds a mistake, what was good before stays. Needs a
     /// `LocalSet`.
-    pub async fn run(mut self, resolver: Resolver, on_failure: OnFailure, drain: Drain) {
+    pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, drain: Drain) {
         let mut round = tokio::time::interval(SWEEP);
         let mut tasks: Vec<Task> = Vec::new();
         let start = |tasks: &mut Vec<Task>, keepers: Vec<Keeper>| {
             for keeper in keepers {
                 let origin = keeper.origin().clone();
-                let handle = tokio::task::spawn_local(keeper.keep(resolver.clone(), drain.clone()));
+                let handle = tokio::task::spawn_local(keeper.keep(dialler.clone(), drain.clone()));
                 tasks.push(Task { origin, handle });
             }
         };

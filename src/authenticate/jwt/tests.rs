@@ -169,6 +169,7 @@ fn audience_and_time() {
             issuer: ISSUER.to_owned(),
             discovery: url::HttpsUrl::parse(ISSUER).unwrap(),
             authorities: None,
+            egress: String::new(),
         }),
     );
     let issuer = Issuer { rules, keys };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::read::{Configuration, Connection, Demands, Kind, Webhook, Written};
 use crate::authorize::webhook::Named;
 use crate::authorize::{AccessReviewSettings, AccessReviews, Link, Mode, Policy};
-use crate::egress::Resolver;
+use crate::egress::Dialler;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Patience, Remote, Source};
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
@@ -109,12 +109,12 @@ impl ConfigurationFile {
 impl Following {
     /// Follows the file and speaks to the webhooks until the process ends. While the file holds a mistake, what was
     /// good before stays. Needs a `LocalSet`.
-    pub async fn run(mut self, resolver: Resolver, on_failure: OnFailure, mut drain: Drain) {
+    pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, mut drain: Drain) {
         let mut round = tokio::time::interval(SWEEP);
         let mut told: Option<Problems> = None;
         loop {
             for plane in self.builder.planes.drain(..) {
-                tokio::task::spawn_local(plane.serve(resolver.clone()));
+                tokio::task::spawn_local(plane.serve(dialler.clone()));
             }
             {
                 // One and the same until it comes to something, as its own poll is no more frequent than the rounds.
@@ -227,9 +227,9 @@ impl Builder {
 
 impl Plane {
     /// Until the configuration does not name it any more.
-    async fn serve(self, resolver: Resolver) {
+    async fn serve(self, dialler: Dialler) {
         tracing::info!(source = %self.source, server = %self.kubeconfig.server(), "a webhook is asked for decisions");
-        let client = Client::new(self.source, self.kubeconfig, resolver);
+        let client = Client::new(self.source, self.kubeconfig, dialler);
         let mut following = tokio::task::JoinSet::new();
         following.spawn_local(client.clone().follow());
         self.jobs.serve(client).await;

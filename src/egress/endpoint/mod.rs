@@ -13,12 +13,12 @@ use http::{HeaderValue, Request, Response, Uri, Version};
 use hyper::client::conn::http1;
 
 use self::opening::{Dialling, MOST_CONNECTIONS, Opened, Purpose};
-use crate::egress::dial::{DialError, DialPhase, Protocol, Timing, dial};
+use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
 use crate::egress::http1::{Idle, Open};
 use crate::egress::http2::{Multiplexed, NotAsked};
 use crate::egress::lease::{Lease, Pending, Stream};
 use crate::egress::pool::PoolReport;
-use crate::egress::{Resolver, Upstream, refusal};
+use crate::egress::{Dialler, Upstream, refusal};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
 
@@ -31,7 +31,7 @@ pub struct Endpoint {
     /// The Host header and the `:authority` of requests to it: address and port, as kube-aggregator
     /// sends. `None` only for a name no URI can carry.
     host: Option<(HeaderValue, Authority)>,
-    resolver: Resolver,
+    dialler: Dialler,
     /// Connections that may be open at a time.
     most: usize,
     /// What ALPN chose last; unknown before the first connection.
@@ -83,13 +83,13 @@ pub enum SendError {
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
-    pub(in crate::egress) fn new(upstream: Upstream, resolver: Resolver, most: usize) -> Rc<Endpoint> {
+    pub(in crate::egress) fn new(upstream: Upstream, dialler: Dialler, most: usize) -> Rc<Endpoint> {
         let host = upstream.destination.to_string();
         let host = HeaderValue::from_str(&host).ok().zip(Authority::try_from(host).ok());
         Rc::new(Endpoint {
             upstream,
             host,
-            resolver,
+            dialler,
             most,
             protocol: Cell::new(None),
             idle: Idle::default(),
@@ -193,7 +193,7 @@ impl Endpoint {
     /// When no connection could be opened.
     pub async fn open_private(self: &Rc<Self>) -> Result<(http1::SendRequest<Body>, Timing), DialError> {
         let opened = async {
-            let dialled = dial(&self.resolver, &self.upstream, true).await?;
+            let dialled = self.dialler.dial(&self.upstream, true).await?;
             let timing = dialled.timing;
             Ok((crate::egress::http1::greet(dialled, &self.open).await?, timing))
         };

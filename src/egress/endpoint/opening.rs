@@ -8,7 +8,7 @@ use futures_util::future::{LocalBoxFuture, Shared};
 use hyper::client::conn::http1;
 
 use super::Endpoint;
-use crate::egress::dial::{DialError, DialPhase, Protocol, Timing, dial};
+use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
 use crate::egress::silence::Verdict;
 use crate::egress::{http1 as one, http2 as many};
 use crate::message::Body;
@@ -81,14 +81,14 @@ impl Endpoint {
         }
         let opened = async {
             let started = Instant::now();
-            let dialled = dial(&self.resolver, &self.upstream, false).await?;
+            let dialled = self.dialler.dial(&self.upstream, false).await?;
             let timing = dialled.timing;
             let protocol = dialled.protocol;
             self.protocol.set(Some(protocol));
             Ok(match protocol {
                 Protocol::Http1 => Opened::Http1(one::greet(dialled, &self.open).await?, timing),
                 Protocol::Http2 => {
-                    let rest = self.upstream.connect_timeout.saturating_sub(started.elapsed());
+                    let rest = self.upstream.patience().saturating_sub(started.elapsed());
                     let greeting = tokio::time::timeout(rest, many::greet(dialled.stream));
                     let connection = greeting.await.unwrap_or_else(|_| {
                         let cause = format!("{}: no SETTINGS in time", self.upstream.destination);

@@ -50,6 +50,9 @@ impl Open {
         }
         if let Some(opening) = self.opening {
             line.micros("dial_us", opening.dial);
+            if !opening.proxy.is_zero() {
+                line.micros("proxy_us", opening.proxy);
+            }
             line.micros("tls_us", opening.tls);
         }
         if let Some(answered) = self.answered {

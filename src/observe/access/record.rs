@@ -47,11 +47,13 @@ impl End {
     }
 }
 
-/// How long the two parts of opening a connection took.
+/// How long the parts of opening a connection took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opening {
-    /// Resolving and the TCP handshake.
+    /// Resolving and the TCP handshake: with the backend, or with whoever connects for us.
     pub dial: Duration,
+    /// Until that one had connected; none where there is none.
+    pub proxy: Duration,
     /// The TLS handshake.
     pub tls: Duration,
 }
@@ -227,7 +229,7 @@ impl AccessRecord {
 
     /// The backend's headers are here; `opening` if a connection was opened for this request.
     pub fn answered(&mut self, opening: Option<Opening>) {
-        let opened = opening.map(|opening| opening.dial + opening.tls).unwrap_or_default();
+        let opened = opening.map(|opening| opening.dial + opening.proxy + opening.tls).unwrap_or_default();
         self.0.answered = Some(self.0.lap().saturating_sub(opened));
         self.0.opening = opening;
     }
@@ -345,6 +347,9 @@ impl Open {
         if let Some(endpoint) = &self.endpoint {
             if let Some(opening) = self.opening {
                 endpoint.observe(BackendPhase::Dial, opening.dial);
+                if !opening.proxy.is_zero() {
+                    endpoint.observe(BackendPhase::Proxy, opening.proxy);
+                }
                 endpoint.observe(BackendPhase::Tls, opening.tls);
             }
             if let Some(headers) = self.answered {
@@ -447,7 +452,11 @@ mod tests {
         record.service(&world.worker.metrics().service("v1.example.narthex.dev"));
         record.endpoint(&world.worker.metrics().endpoint("v1.example.narthex.dev", "10.0.0.1:443"));
         record.admitted();
-        record.answered(Some(Opening { dial: Duration::from_micros(7), tls: Duration::from_micros(8) }));
+        record.answered(Some(Opening {
+            dial: Duration::from_micros(7),
+            proxy: Duration::ZERO,
+            tls: Duration::from_micros(8),
+        }));
         record.status(200);
         record.receipt().carried(5);
         record.sent(3);

@@ -211,6 +211,16 @@ pub(super) static TOKEN_SECONDS: Bounds = seconds!(
     "10" = 10000 / 1,
 );
 
+/// `apiserver_egress_dialer_dial_duration_seconds` (k8s.io/apiserver/pkg/server/egressselector/metrics/metrics.go).
+pub(super) static EGRESS_SECONDS: Bounds = seconds!(
+    "0.005" = 5 / 1,
+    "0.025" = 25 / 1,
+    "0.1" = 100 / 1,
+    "0.5" = 500 / 1,
+    "2.5" = 2500 / 1,
+    "12.5" = 12500 / 1,
+);
+
 /// A histogram with fixed bounds; the last bucket is what lies above all of them.
 pub(super) struct Histogram {
     bounds: &'static Bounds,

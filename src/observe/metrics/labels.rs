@@ -255,6 +255,8 @@ label!(
     BackendPhase {
         /// Opening the connection, if one was opened for it: the TCP part.
         Dial = "dial",
+        /// Until an egress proxy had connected, if there is one.
+        Proxy = "proxy",
         /// The TLS part of that.
         Tls = "tls",
         /// From the request's last header byte to the answer's.

@@ -7,6 +7,7 @@ mod audit;
 mod authorization;
 mod backend;
 mod cell;
+mod egress;
 mod impersonation;
 mod labels;
 mod procfs;
@@ -27,6 +28,7 @@ use parking_lot::Mutex;
 pub(in crate::observe) use audit::{AuditCounts, AuditLoss};
 pub use authorization::{Authorization, Decisions, RoundTrip, Webhook};
 pub use backend::{ConnectionCount, Endpoint, Service};
+pub use egress::Egress;
 pub use impersonation::{Impersonation, Impersonations};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, Known, Protocol, RequestLabels, Retry, Scope, Verb,
@@ -60,6 +62,7 @@ pub struct Metrics {
     impersonations: Impersonations,
     authorization: Authorization,
     audit: AuditCounts,
+    egress: Egress,
     rejections: Rejections,
 }
 
@@ -127,6 +130,7 @@ impl Metrics {
             impersonations: Impersonations::default(),
             authorization: Authorization::default(),
             audit: AuditCounts::default(),
+            egress: Egress::default(),
             rejections: Rejections::default(),
         })
     }
@@ -153,6 +157,11 @@ impl Metrics {
     /// What is counted of authorizers that a configuration names.
     pub fn authorization(&self) -> &Authorization {
         &self.authorization
+    }
+
+    /// What is counted of connections that somebody else opens for us.
+    pub fn egress(&self) -> &Egress {
+        &self.egress
     }
 
     /// What is counted of audit events.

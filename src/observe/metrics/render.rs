@@ -142,6 +142,7 @@ impl Sums {
             text.sample(&[("request_kind", kind)], count);
         }
         metrics.reviews.delegated(text);
+        metrics.egress.render(text);
         metrics.rejections.render(text);
         metrics.impersonations.render(text);
         counter(

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::known::{Kind, Known, ServiceEndpoints};
 use super::state::ClusterState;
 use super::statuses::Statuses;
-use crate::egress::Resolver;
+use crate::egress::Dialler;
 use crate::kubeclient::watch::{self, Keeper, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, Source};
 use crate::process::{Problems, Publisher};
@@ -50,10 +50,10 @@ impl Cluster {
     }
 
     /// Makes the client to follow it with; on this thread's `LocalSet`, which follows the kubeconfig, too.
-    pub fn client(self, resolver: Resolver) -> (Rc<Client>, Watching) {
+    pub fn client(self, dialler: Dialler) -> (Rc<Client>, Watching) {
         let now = self.state();
         tracing::info!(file = %self.source, server = now.server, "the registry of a kube-apiserver is followed");
-        let client = Client::new(self.source, self.kubeconfig, resolver);
+        let client = Client::new(self.source, self.kubeconfig, dialler);
         let following = Task::begin(client.clone().follow());
         (client.clone(), Watching { client, settings: self.settings, now, following })
     }

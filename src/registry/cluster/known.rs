@@ -342,7 +342,11 @@ mod tests {
 
     use super::*;
     use crate::registry::snapshot::Registry;
-    use crate::registry::{Rules, resolve};
+    use crate::registry::{ApiService, Resolved, Rules, Unavailable};
+
+    fn resolve(api_service: &ApiService, registry: &Registry, rules: Rules) -> Result<Resolved, Unavailable> {
+        crate::registry::resolve(api_service, registry, rules, &Default::default())
+    }
 
     fn raw(value: &Value) -> Box<RawValue> {
         serde_json::value::to_raw_value(value).unwrap()

@@ -57,6 +57,7 @@ impl Asker {
             destination: destination.clone(),
             tls: Arc::new(tls),
             connect_timeout: api_service.settings.connect_timeout,
+            way: resolved.way.clone(),
         });
         let mut request = Box::new(Request::new(Body::Empty));
         *request.method_mut() = Method::GET;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 
-use super::settings::{self, ResolverChoice};
+use super::settings::Egress;
 use super::start::thread;
 use crate::kubeclient::{Client, Kubeconfig, Patience, Source};
 use crate::observe::audit::{Auditor, Deliver, Ending, Policy, PolicyFile, Settings};
@@ -59,7 +59,7 @@ impl AuditFiles {
     ///
     /// # Errors
     /// When the log cannot be opened.
-    pub(super) fn start(self, resolver: ResolverChoice, metrics: &Arc<Metrics>) -> Result<Auditing, Problem> {
+    pub(super) fn start(self, egress: Egress, metrics: &Arc<Metrics>) -> Result<Auditing, Problem> {
         let AuditFiles { settings, file, policy, webhook } = self;
         tracing::info!(
             rules = policy.rules(),
@@ -71,7 +71,7 @@ impl AuditFiles {
         if let (Some(sending), Some((source, kubeconfig))) = (sending, webhook) {
             thread("audit-webhook", async move || {
                 tracing::info!(file = %source, server = %kubeconfig.server(), "audit events go to a webhook");
-                let client = Client::new(source, kubeconfig, settings::resolver(resolver));
+                let client = Client::new(source, kubeconfig, egress.dialler());
                 tokio::task::spawn_local(Rc::clone(&client).follow());
                 sending.run(Receiver(client)).await;
             })?;

@@ -20,7 +20,7 @@ use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
 use crate::discovery::{Discovery, Documents, Kept, Known, MAX_BODY, Own};
-use crate::egress::Pool;
+use crate::egress::{Pool, Ways, WaysFile};
 use crate::forward::Stamp;
 use crate::observe::audit;
 use crate::observe::metrics::Metrics;
@@ -60,7 +60,9 @@ pub(super) struct Control {
     pub(super) delegates_all: bool,
     pub(super) mistakes: Mistakes,
     pub(super) audit: Option<(audit::PolicyFile, Publisher<audit::Policy>)>,
-    pub(super) resolver: settings::ResolverChoice,
+    pub(super) egress: settings::Egress,
+    /// With `--egress-selector-config-file`.
+    pub(super) ways_file: Option<(WaysFile, Publisher<Ways>)>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
     /// What backends said before this process.
@@ -78,8 +80,10 @@ impl Control {
             Ok(stamp) => stamp,
             Err(unspeakable) => return tracing::error!(why = unspeakable.0, "our own name cannot be sent"),
         };
+        let dialler = self.egress.dialler();
+        let ways = self.egress.ways;
         let asker = Rc::new(Asker {
-            pool: Pool::new(settings::resolver(self.resolver)),
+            pool: Pool::new(dialler.clone()),
             identity: self.our_identity,
             table: self.table,
             stamp,
@@ -105,7 +109,10 @@ impl Control {
             spawn_local(file.follow(publisher, self.mistakes.of("tokens"), drain()));
         }
         if let Some(jwt) = self.jwt {
-            spawn_local(jwt.run(settings::resolver(self.resolver), self.mistakes.of("authentication"), drain()));
+            spawn_local(jwt.run(dialler, self.mistakes.of("authentication"), drain()));
+        }
+        if let Some((file, publisher)) = self.ways_file {
+            spawn_local(file.follow(publisher, self.mistakes.of("egress"), drain()));
         }
         if let Some((file, publisher)) = self.policy {
             spawn_local(file.follow(publisher, self.mistakes.of("policy"), drain()));
@@ -122,12 +129,20 @@ impl Control {
             delegate
         });
         let table_publisher = self.table_publisher;
-        spawn_local(route::follow(registry.clone(), delegate.clone(), rules, board.clone(), table_publisher, drain()));
+        spawn_local(route::follow(
+            registry.clone(),
+            delegate.clone(),
+            rules,
+            ways.clone(),
+            board.clone(),
+            table_publisher,
+            drain(),
+        ));
         spawn_local(report::follow(registry.clone(), board.clone(), self.view, drain()));
         spawn_local(doubts::follow(registry.clone(), self.trust, self.doubts, self.metrics.clone(), drain()));
         let (registry, board, drain) = (registry.clone(), board.clone(), drain());
         let (probing, counting) = (asker.clone(), Counting(self.metrics.clone()));
-        spawn_local(async move { availability::run(registry, rules, board, &*probing, counting, drain).await });
+        spawn_local(async move { availability::run(registry, rules, ways, board, &*probing, counting, drain).await });
         let known = Knowing {
             registry: self.registry,
             table: asker.table.clone(),

@@ -9,11 +9,12 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::settings::{self, ResolverChoice};
+use super::settings::Egress;
 use super::start::thread;
 use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
 use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
+use crate::egress::Dialler;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, OnFailure, Problem, Problems, Published};
@@ -92,10 +93,11 @@ impl Delegation {
         kubeconfigs: Kubeconfigs,
         authorizers: Option<(configuration::Following, OnFailure)>,
         config: &GatewayConfig,
+        egress: &Egress,
         metrics: &Arc<Metrics>,
         drain: &Drain,
     ) -> Result<Delegation, Problem> {
-        let (delegated, resolver) = (&config.delegated, config.behind.resolver);
+        let (delegated, egress) = (&config.delegated, egress.clone());
         let mut planes = Vec::new();
         let (ready, looked_up) = std::sync::mpsc::channel();
         let lookup = delegated.look_up.then(|| Lookup { tolerate_failure: delegated.tolerate_lookup_failure, ready });
@@ -122,10 +124,11 @@ impl Delegation {
             let tokens: Vec<Weak<TokenReviews>> = token_reviews.iter().map(Arc::downgrade).collect();
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             thread("reviews", async move || {
-                let serving = planes.into_iter().map(|plane| plane.serve(resolver));
+                let dialler = egress.dialler();
+                let serving = planes.into_iter().map(|plane| plane.serve(dialler.clone()));
                 let following = async {
                     if let Some((authorizers, on_failure)) = authorizers {
-                        authorizers.run(settings::resolver(resolver), on_failure, drain).await;
+                        authorizers.run(dialler.clone(), on_failure, drain).await;
                     }
                 };
                 tokio::select! {
@@ -144,10 +147,10 @@ impl Delegation {
 }
 
 impl Plane {
-    async fn serve(self, resolver: ResolverChoice) {
+    async fn serve(self, dialler: Dialler) {
         let Named { path, kubeconfig } = self.named;
         tracing::info!(file = %path.display(), server = %kubeconfig.server(), "an API server is asked for decisions");
-        let client = Client::new(path, kubeconfig, settings::resolver(resolver));
+        let client = Client::new(path, kubeconfig, dialler);
         let mut following = tokio::task::JoinSet::new();
         following.spawn_local(Rc::clone(&client).follow());
         if let Some(lookup) = self.lookup {

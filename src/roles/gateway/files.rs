@@ -9,7 +9,7 @@ use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
 use crate::authorize::{self, Policy, PolicyFile};
 use crate::config::{GatewayConfig, Mistakes, egress};
-use crate::egress::SelectionSettings;
+use crate::egress::{Ways, WaysFile};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
 use crate::registry::{ApiService, Cluster, Delegate, Directory, Registry};
@@ -32,8 +32,23 @@ pub struct Files {
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
     pub(super) audit: Option<AuditFiles>,
-    /// As the file has them; none without a file.
-    pub(super) egress: Vec<SelectionSettings>,
+    /// The ways to backends and control planes, and the file that says so, if there is one.
+    pub(super) egress: (Option<WaysFile>, Ways),
+}
+
+fn ways(config: &GatewayConfig) -> Result<(Option<WaysFile>, Ways), Problems> {
+    let environment = config.behind.environment.clone();
+    match config.behind.egress.clone() {
+        None => Ok((None, Ways::of_environment(environment.as_ref())?)),
+        Some(path) => {
+            let load = {
+                let path = path.clone();
+                move || egress::load(&path)
+            };
+            let (file, ways) = WaysFile::open(path, Box::new(load), environment)?;
+            Ok((Some(file), ways))
+        }
+    }
 }
 
 impl Files {
@@ -59,7 +74,7 @@ impl Files {
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
         let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
-        let egress = keep(&mut problems, config.behind.egress.as_deref().map_or(Ok(Vec::new()), egress::load));
+        let egress = keep(&mut problems, ways(config));
         let (
             Some(serving),
             Some(identity),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_local;
 
-use super::settings::{self, ResolverChoice};
+use super::settings::Egress;
 use super::start::thread;
 use crate::availability::{Announcer, Board};
 use crate::kubeclient::election::{self, Leadership};
@@ -24,7 +24,7 @@ pub(super) struct Registering {
     pub(super) election: Option<election::Settings>,
     pub(super) publisher: Publisher<Registry>,
     pub(super) board: Board,
-    pub(super) resolver: ResolverChoice,
+    pub(super) egress: Egress,
     pub(super) metrics: Arc<Metrics>,
     pub(super) drain: Drain,
 }
@@ -56,7 +56,7 @@ impl Registering {
     /// # Errors
     /// When there can be no thread.
     pub(super) fn start(self) -> Result<(Option<ClusterSeen>, Option<Returning>), Problem> {
-        let Registering { directory, cluster, election, publisher, board, resolver, metrics, drain } = self;
+        let Registering { directory, cluster, election, publisher, board, egress, metrics, drain } = self;
         let Some(cluster) = cluster else {
             thread("registry", async move || {
                 let following = Following { directory, cluster: None };
@@ -74,7 +74,7 @@ impl Registering {
         let seen = ClusterSeen { state, leadership };
         let telling = seen.clone();
         thread("registry", async move || {
-            let (client, watching) = cluster.client(settings::resolver(resolver));
+            let (client, watching) = cluster.client(egress.dialler());
             let statuses = Statuses::default();
             let announcer = Announcer {
                 client: client.clone(),

@@ -6,12 +6,12 @@ use crate::authenticate::{RequestHeaderNames, RequestHeaders};
 use crate::authorize::{self, AccessReviews, Authorizer, Link, Modes, Policy};
 use crate::config::GatewayConfig;
 use crate::config::gateway::{Mode, ProxyProtocol};
-use crate::egress::Cidr;
-use crate::egress::Resolver;
+use crate::egress::{Cidr, Dialler, Resolver, Ways};
 use crate::listen::{self, Limits};
 use crate::process::{Problems, Published};
 
-pub(super) use crate::config::gateway::ResolverChoice;
+use crate::config::gateway::ResolverChoice;
+use crate::observe::metrics::Metrics;
 
 pub(super) fn limits(config: &GatewayConfig) -> Limits {
     let speaking = |required: bool, trusted: &[Cidr]| {
@@ -56,8 +56,23 @@ pub(super) fn authorizer(
     Authorizer { modes, always_allow_paths, ..Authorizer::default() }
 }
 
+/// What every thread makes its own dialler of.
+#[derive(Clone)]
+pub(super) struct Egress {
+    pub(super) resolver: ResolverChoice,
+    pub(super) ways: Published<Ways>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Egress {
+    /// The dialler of this thread.
+    pub(super) fn dialler(&self) -> Dialler {
+        Dialler::new(resolver(self.resolver), self.ways.clone(), &self.metrics)
+    }
+}
+
 /// The resolver for one thread; hickory needs one of its own on each.
-pub(super) fn resolver(choice: ResolverChoice) -> Resolver {
+fn resolver(choice: ResolverChoice) -> Resolver {
     match choice {
         ResolverChoice::System => Resolver::System,
         ResolverChoice::Hickory => Resolver::hickory().unwrap_or_else(|problem| {

@@ -24,7 +24,6 @@ use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
 use crate::discovery::Documents;
 use crate::discovery::Kept;
-use crate::egress::WaySettings;
 use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::{Check, Health};
@@ -67,10 +66,6 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         audit,
         egress,
     } = files;
-    // Directly is not how the operator wants it.
-    if let (Some(path), true) = (&config.behind.egress, egress.iter().any(|it| it.way != WaySettings::Direct)) {
-        return Err(Problem::new(path.display(), "there is no way but the direct one yet").into());
-    }
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address)?;
@@ -84,7 +79,10 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         None => Identity::load(own.made.store().files("front-proxy"))?,
     };
     let access_log = AccessLog::to_standard_error(&metrics)?;
-    let auditing = audit.map(|files| files.start(config.behind.resolver, &metrics)).transpose()?;
+    let (ways_file, ways) = egress;
+    let (ways_publisher, ways) = Published::new(ways);
+    let egress = settings::Egress { resolver: config.behind.resolver, ways: ways.clone(), metrics: metrics.clone() };
+    let auditing = audit.map(|files| files.start(egress.clone(), &metrics)).transpose()?;
     let (auditor, audit_ending, audit_following) = match auditing {
         Some(Auditing { auditor, ending, following }) => (Some(auditor), Some(ending), Some(following)),
         None => (None, None, None),
@@ -109,7 +107,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             .map(|(authorizers, following)| (Some(authorizers), Some((following, mistakes.of("authorization")))))?,
         None => (None, None),
     };
-    let delegation = Delegation::start(kubeconfigs, authorizers_following, config, &metrics, &drain)?;
+    let delegation = Delegation::start(kubeconfigs, authorizers_following, config, &egress, &metrics, &drain)?;
     if let Some(announced) = delegation.announced {
         serving.announce(announced)?;
     }
@@ -123,7 +121,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         let (publisher, published) = Published::new(delegate);
         (file, publisher, published)
     });
-    let table = Table::build(&registry, rules, &board, None);
+    let table = Table::build(&registry, rules, &ways.get(), &board, None);
     let first = delegate.as_ref().map(|(.., delegate)| delegate.get());
     let table = table.with_delegate(first.as_ref(), &board, None);
     let (registry_publisher, registry) = Published::new(registry);
@@ -186,7 +184,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         delegates_all: config.behind.delegates_all,
         mistakes: mistakes.clone(),
         audit: audit_following,
-        resolver: config.behind.resolver,
+        egress: egress.clone(),
+        ways_file: ways_file.map(|file| (file, ways_publisher)),
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
         kept: Kept::within(&config.data_dir.join("last-good")),
@@ -199,7 +198,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         election: config.behind.cluster.as_ref().and_then(|cluster| cluster.election.clone()),
         publisher: registry_publisher,
         board: board.clone(),
-        resolver: config.behind.resolver,
+        egress: egress.clone(),
         metrics: metrics.clone(),
         drain: drain.clone(),
     };
@@ -264,10 +263,10 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         let connections = Connections::default();
         all_connections.push(connections.clone());
         let (shared, access_log, limits) = (shared.clone(), access_log.clone(), limits.clone());
-        let (recording, resolver) = (config.seen.access, config.behind.resolver);
+        let (recording, egress) = (config.seen.access, egress.clone());
         let work = async move || {
             let reports = access::Worker::new(&shared.metrics, &access_log, recording);
-            let worker = Worker::new(shared, reports, settings::resolver(resolver), most_to_one);
+            let worker = Worker::new(shared, reports, egress.dialler(), most_to_one);
             worker.run(incoming, limits, connections).await;
         };
         threads.push(thread(&format!("worker-{number}"), work)?);

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::connection::Connection;
 use super::shared::Shared;
 use super::signatures::Signatures;
-use crate::egress::{self, Pool, Resolver};
+use crate::egress::{self, Dialler, Pool};
 use crate::forward::{Backend, History, Stamp, Streams};
 use crate::kubeapi::{Status, User};
 use crate::listen::{Accepted, Connections, Incoming, Limits, Service, serve};
@@ -62,12 +62,12 @@ struct Backends {
 
 impl Worker {
     /// `most` connections to one endpoint of a backend.
-    pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, resolver: Resolver, most: usize) -> Rc<Worker> {
+    pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, dialler: Dialler, most: usize) -> Rc<Worker> {
         Rc::new(Worker {
             shared,
             reports,
             streams: Streams::default(),
-            pool: Pool::new(resolver).with_most(most),
+            pool: Pool::new(dialler).with_most(most),
             backends: RefCell::default(),
             signatures: Signatures::default(),
             stamps: RefCell::default(),

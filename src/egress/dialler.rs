@@ -1,0 +1,139 @@
+//! Who opens every connection of ours: one for each thread, with what that thread knows of names and ways.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::carrier::Carrier;
+use super::dial::{DialError, DialPhase, Dialled, Protocol, Timing, connect};
+use super::{Destination, ReadAhead, Resolver, Upstream, Way, Ways, through};
+use crate::observe::metrics::Metrics;
+use crate::process::Published;
+
+/// Opens connections on one thread, whichever way they go.
+#[derive(Clone)]
+pub struct Dialler(Rc<Inner>);
+
+struct Inner {
+    resolver: Resolver,
+    ways: Published<Ways>,
+    /// Where dials by others are counted.
+    metrics: Option<Arc<Metrics>>,
+}
+
+/// A way that is open, and what it took.
+pub struct Opened {
+    /// The way; what is sent into it comes to the destination.
+    pub stream: ReadAhead,
+    /// What it took, without the destination's TLS.
+    pub timing: Timing,
+}
+
+impl Dialler {
+    /// Looks names up with `resolver`, and goes the ways there are at the time.
+    pub fn new(resolver: Resolver, ways: Published<Ways>, metrics: &Arc<Metrics>) -> Dialler {
+        Dialler(Rc::new(Inner { resolver, ways, metrics: Some(metrics.clone()) }))
+    }
+
+    /// The ways there are.
+    pub fn ways(&self) -> &Published<Ways> {
+        &self.0.ways
+    }
+
+    /// The way of a selection that has a standard name; direct if there is none of another.
+    pub fn way(&self, standard: &str) -> Way {
+        self.0.ways.load().of(standard).cloned().unwrap_or_default()
+    }
+
+    /// Opens a bare connection to `destination`, without the destination's TLS. Going by ourselves may take `patience`;
+    /// by others, what their selection allows.
+    ///
+    /// # Errors
+    /// A [`DialError`]; time-out included.
+    pub async fn open(&self, way: &Way, destination: &Destination, patience: Duration) -> Result<Opened, DialError> {
+        match way.selection_for(destination) {
+            None => {
+                let (socket, connect) = self.connect(destination, patience).await?;
+                Ok(Opened { stream: ReadAhead::new(socket), timing: Timing { connect, ..Timing::default() } })
+            }
+            // Boxed: whoever goes by himself would pay for its size.
+            Some(selection) => Box::pin(through::open(self, selection, destination)).await,
+        }
+    }
+
+    /// Opens a connection to `upstream` that speaks what ALPN chooses, or HTTP/1.1 if `only_http1`.
+    pub(super) async fn dial(&self, upstream: &Upstream, only_http1: bool) -> Result<Dialled, DialError> {
+        let started = Instant::now();
+        let Upstream { destination, connect_timeout, .. } = upstream;
+        let Opened { stream, mut timing } = self.open(&upstream.way, destination, *connect_timeout).await?;
+        let connected = Instant::now();
+        let handshake =
+            TlsConnector::from(upstream.tls.config(only_http1)).connect(upstream.tls.server_name().clone(), stream);
+        let rest = upstream.patience().saturating_sub(connected - started).min(*connect_timeout);
+        let mut stream = match timeout(rest, handshake).await {
+            Ok(shaken) => shaken.map_err(|error| DialError::of(DialPhase::Handshake, destination, &error))?,
+            Err(_) => return Err(DialError::late(DialPhase::Handshake, destination, *connect_timeout)),
+        };
+        timing.handshake = connected.elapsed();
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        if http2 {
+            stream.get_mut().0.begin();
+        }
+        Ok(Dialled { stream, protocol: if http2 { Protocol::Http2 } else { Protocol::Http1 }, timing })
+    }
+
+    /// TCP to an address of `destination`.
+    pub(super) async fn connect(
+        &self,
+        destination: &Destination,
+        patience: Duration,
+    ) -> Result<(Carrier, Duration), DialError> {
+        let started = Instant::now();
+        let phase = std::cell::Cell::new(DialPhase::Resolve);
+        let attempt = async {
+            let addresses = self.0.resolver.addresses(destination).await.map_err(|error| DialError {
+                phase: DialPhase::Resolve,
+                reason: "NameNotResolved",
+                cause: format!("{destination}: {error}"),
+            })?;
+            phase.set(DialPhase::Connect);
+            let socket = connect(&addresses, destination.port).await;
+            socket.map_err(|error| DialError::of(DialPhase::Connect, destination, &error))
+        };
+        match timeout(patience, attempt).await {
+            Ok(socket) => Ok((Carrier::Tcp(socket?), started.elapsed())),
+            Err(_) => Err(DialError::late(phase.get(), destination, patience)),
+        }
+    }
+
+    pub(super) fn resolver(&self) -> &Resolver {
+        &self.0.resolver
+    }
+
+    pub(super) fn metrics(&self) -> Option<&Metrics> {
+        self.0.metrics.as_deref()
+    }
+}
+
+/// One that goes by itself wherever nothing else is said.
+impl From<Resolver> for Dialler {
+    fn from(resolver: Resolver) -> Dialler {
+        Dialler(Rc::new(Inner { resolver, ways: Published::fixed(Ways::default()), metrics: None }))
+    }
+}
+
+impl DialError {
+    /// What came of talking to `destination`, or to a proxy there.
+    pub(super) fn of(phase: DialPhase, destination: &dyn std::fmt::Display, error: &io::Error) -> DialError {
+        DialError { phase, reason: crate::tls::classify(error), cause: format!("{destination}: {error}") }
+    }
+
+    fn late(phase: DialPhase, destination: &Destination, patience: Duration) -> DialError {
+        let cause = format!("{destination}: not connected within {patience:?}");
+        DialError { phase, reason: "ConnectTimeout", cause }
+    }
+}

@@ -1,0 +1,98 @@
+//! The ways there are, kept as the files on disk say: the configuration, certificates, credentials.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::making::{files, make};
+use super::{ProxyEnvironment, SelectionSettings, Way, Ways};
+use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher};
+
+/// Reads the selections that the configuration file describes.
+type Load = Box<dyn Fn() -> Result<Vec<SelectionSettings>, Problems> + Send>;
+
+/// A configuration that was right when it was opened, and the files it named.
+pub struct WaysFile {
+    path: PathBuf,
+    load: Load,
+    environment: Option<ProxyEnvironment>,
+    follower: Follower,
+    named: Vec<PathBuf>,
+}
+
+impl WaysFile {
+    /// Reads the file at `path`, as `load` does, and those it names. `environment` says which way what it has no
+    /// selection for goes.
+    ///
+    /// # Errors
+    /// All mistakes in all of them.
+    pub fn open(
+        path: PathBuf,
+        load: Load,
+        environment: Option<ProxyEnvironment>,
+    ) -> Result<(WaysFile, Ways), Problems> {
+        // Before the first reading, so that no change falls between.
+        let mut follower = Follower::new([&path]);
+        let settings = load()?;
+        let named = files(&settings);
+        follower.add(named.clone());
+        let ways = ways(&settings, environment.as_ref())?;
+        Ok((WaysFile { path, load, environment, follower, named }, ways))
+    }
+
+    /// Follows the files until the process ends, and publishes what became of them. While one of them cannot be read,
+    /// or holds a mistake, all stays as it was.
+    pub async fn follow(mut self, publisher: Publisher<Ways>, on_failure: OnFailure, mut drain: Drain) {
+        let mut told: Option<Problems> = None;
+        let file = self.path.display().to_string();
+        loop {
+            tokio::select! {
+                () = self.follower.changed() => {}
+                () = drain.reached(Phase::Ending) => return,
+            }
+            let before = publisher.reader().get();
+            match self.read_again() {
+                Ok(ways) => {
+                    let ways = ways.kept_from(&before);
+                    if told.take().is_some() {
+                        on_failure(&Problems::default());
+                    }
+                    // Equal selections are the same: nothing is to be made anew.
+                    if ways != *before {
+                        tracing::info!(file, %ways, "egress selections read again");
+                        publisher.publish(Arc::new(ways));
+                    }
+                }
+                Err(problems) if told.as_ref() != Some(&problems) => {
+                    tracing::error!(%problems, "the egress selections changed and are not usable; the last good ones stay");
+                    on_failure(&problems);
+                    told = Some(problems);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn read_again(&mut self) -> Result<Ways, Problems> {
+        let settings = (self.load)()?;
+        let mut now = files(&settings);
+        now.retain(|file| !self.named.contains(file));
+        self.follower.add(now.clone());
+        self.named.append(&mut now);
+        ways(&settings, self.environment.as_ref())
+    }
+}
+
+impl Ways {
+    /// Those there are without a configuration.
+    ///
+    /// # Errors
+    /// When TLS to the environment's proxy cannot be set up.
+    pub fn of_environment(environment: Option<&ProxyEnvironment>) -> Result<Ways, Problems> {
+        ways(&[], environment)
+    }
+}
+
+fn ways(settings: &[SelectionSettings], environment: Option<&ProxyEnvironment>) -> Result<Ways, Problems> {
+    let otherwise = environment.map(Way::of_environment).transpose()?;
+    Ok(Ways::new(make(settings)?, otherwise.unwrap_or_default()))
+}

@@ -1,0 +1,159 @@
+//! Going by somebody who connects for us: the first of a selection's proxies that does.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::carrier::Carrier;
+use super::dial::{DialError, DialPhase, Timing};
+use super::dialler::{Dialler, Opened};
+use super::proxy_fault::ProxyFault;
+use super::way::{Address, Kind, Names, Proxy, Selection};
+use super::{Destination, Host, ReadAhead, socks5};
+
+/// Opens a way to `destination` by a proxy of `selection`, in the time it allows.
+///
+/// # Errors
+/// What the last of them said, or the first to whom the destination is to blame; the cause tells of all.
+pub(super) async fn open(
+    dialler: &Dialler,
+    selection: &Arc<Selection>,
+    destination: &Destination,
+) -> Result<Opened, DialError> {
+    let until = Instant::now() + selection.dial_timeout;
+    let mut left = selection.proxies.len();
+    let mut causes = Vec::new();
+    let mut last = ProxyFault::Unreachable;
+    for (number, proxy) in selection.in_order() {
+        // Each has its share of the time: one that says nothing leaves the others some.
+        let share = (until - Instant::now()) / u32::try_from(left.max(1)).unwrap_or(u32::MAX);
+        left -= 1;
+        match by(dialler, selection, proxy, destination, share).await {
+            Ok(opened) => {
+                if selection.preferred.swap(number, Relaxed) != number {
+                    let (selection, proxy) = (&selection.name, &proxy.address);
+                    tracing::warn!(selection, %proxy, why = causes.join("; "), "another egress proxy serves from now on");
+                }
+                return Ok(opened);
+            }
+            Err(error) => {
+                causes.push(error.cause);
+                if let DialPhase::Proxy(fault) = error.phase {
+                    last = fault;
+                }
+                if !last.is_its_own() {
+                    break;
+                }
+            }
+        }
+    }
+    Err(last.because(format!("{destination} by egress selection {}: {}", selection.name, causes.join("; "))))
+}
+
+/// Opens it by one of them, in this time.
+async fn by(
+    dialler: &Dialler,
+    selection: &Selection,
+    proxy: &Proxy,
+    destination: &Destination,
+    share: Duration,
+) -> Result<Opened, DialError> {
+    let (protocol, transport) = (selection.kind.as_str(), proxy.address.transport());
+    let counts = dialler.metrics().map(|metrics| metrics.egress());
+    if let Some(counts) = counts {
+        counts.started(protocol, transport);
+    }
+    let began = Instant::now();
+    let reached = Cell::new(false);
+    let attempt = async {
+        let mut last = None;
+        for host in hosts(dialler, selection, proxy, destination).await? {
+            match once(dialler, selection, proxy, &Destination { host, ..*destination }, &reached).await {
+                Ok(opened) => return Ok(opened),
+                // Another of its addresses may do.
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| ProxyFault::NameNotResolved.because("the name has no address")))
+    };
+    let result = match timeout(share, attempt).await {
+        Ok(result) => result,
+        Err(_) if reached.get() => Err(ProxyFault::TimedOut.because(format!("no answer within {share:?}"))),
+        Err(_) => Err(ProxyFault::Unreachable.because(format!("not connected within {share:?}"))),
+    };
+    if let Some(counts) = counts {
+        match &result {
+            Ok(_) => counts.opened(protocol, transport, began.elapsed()),
+            Err(error) => {
+                let asked = matches!(error.phase, DialPhase::Proxy(fault) if fault.was_asked());
+                counts.failed(protocol, transport, asked);
+            }
+        }
+    }
+    result.map_err(|error| DialError { cause: format!("{}: {}", proxy.address, error.cause), ..error })
+}
+
+/// What the proxy is told, one after another: the name, or the addresses we found.
+async fn hosts(
+    dialler: &Dialler,
+    selection: &Selection,
+    proxy: &Proxy,
+    destination: &Destination,
+) -> Result<Vec<Host>, DialError> {
+    if (selection.kind, proxy.names) != (Kind::Socks5, Names::ByUs) {
+        return Ok(vec![destination.host.clone()]);
+    }
+    let found = dialler.resolver().addresses(destination).await;
+    let found = found.map_err(|error| ProxyFault::NameNotResolved.because(error.to_string()))?;
+    Ok(found.into_iter().map(Host::Ip).collect())
+}
+
+async fn once(
+    dialler: &Dialler,
+    selection: &Selection,
+    proxy: &Proxy,
+    destination: &Destination,
+    reached: &Cell<bool>,
+) -> Result<Opened, DialError> {
+    reached.set(false);
+    let began = Instant::now();
+    let carrier = reach(dialler, selection, proxy).await?;
+    let connected = Instant::now();
+    reached.set(true);
+    let stream = match selection.kind {
+        Kind::Socks5 => ReadAhead::new(socks5::connect(carrier, proxy.credentials.as_ref(), destination).await?),
+        Kind::Connect(_) | Kind::Konnectivity => {
+            return Err(ProxyFault::Unsuited.because("this version does not speak its protocol"));
+        }
+    };
+    let timing = Timing { connect: connected - began, proxy: connected.elapsed(), ..Timing::default() };
+    Ok(Opened { stream, timing })
+}
+
+/// A connection to the proxy itself.
+async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Result<Carrier, DialError> {
+    let unreachable = |why: String| ProxyFault::Unreachable.because(why);
+    let carrier = match &proxy.address {
+        Address::Tcp(destination) => {
+            let connected = dialler.connect(destination, selection.dial_timeout).await;
+            connected.map_err(|error| unreachable(error.cause))?.0
+        }
+        Address::Unix(path) => {
+            let connected = UnixStream::connect(path).await;
+            Carrier::Unix(connected.map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => unreachable("the socket is not there (yet)".to_owned()),
+                std::io::ErrorKind::ConnectionRefused => unreachable("nobody listens at the socket".to_owned()),
+                _ => unreachable(error.to_string()),
+            })?)
+        }
+    };
+    let Some(tls) = &proxy.tls else { return Ok(carrier) };
+    let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
+    let shaken = shaken.map_err(|error| ProxyFault::Untrusted.because(format!("TLS with it: {error}")))?;
+    Ok(Carrier::Tls(Box::new(shaken)))
+}

@@ -1,0 +1,122 @@
+//! What is counted of connections that somebody else opens for us, under upstream's names
+//! (`k8s.io/apiserver/pkg/server/egressselector/metrics`).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::cell::{EGRESS_SECONDS, Histogram};
+use super::reviews::histogram_of;
+use super::text::{Kind, Text};
+
+/// Dials by egress proxies: how many were begun, what became of them, how long they took. A connection that we open
+/// by ourselves is none of them, there as here.
+#[derive(Default)]
+pub struct Egress(Mutex<BTreeMap<Labels, Dials>>);
+
+/// What is spoken to the proxy, and over what.
+type Labels = (&'static str, &'static str);
+
+struct Dials {
+    started: u64,
+    /// Those that failed before the proxy was asked to connect, and those that failed after.
+    failed: [u64; 2],
+    took: Histogram,
+}
+
+impl Default for Dials {
+    fn default() -> Dials {
+        Dials { started: 0, failed: [0; 2], took: Histogram::new(&EGRESS_SECONDS) }
+    }
+}
+
+impl Egress {
+    /// A dial begins. `protocol` is `socks5`, `http_connect` or `grpc`, `transport` `tcp` or `uds`.
+    pub fn started(&self, protocol: &'static str, transport: &'static str) {
+        self.0.lock().entry((protocol, transport)).or_default().started += 1;
+    }
+
+    /// It succeeded.
+    pub fn opened(&self, protocol: &'static str, transport: &'static str, took: Duration) {
+        self.0.lock().entry((protocol, transport)).or_default().took.observe_duration(took);
+    }
+
+    /// It failed, and whether the proxy was asked to connect by then.
+    pub fn failed(&self, protocol: &'static str, transport: &'static str, asked: bool) {
+        self.0.lock().entry((protocol, transport)).or_default().failed[usize::from(asked)] += 1;
+    }
+
+    /// Families `apiserver_egress_dialer_*`; nothing where nobody dials for us.
+    pub(super) fn render(&self, text: &mut Text) {
+        let dials = self.0.lock();
+        if dials.is_empty() {
+            return;
+        }
+        text.family(
+            "apiserver_egress_dialer_dial_duration_seconds",
+            Kind::Histogram,
+            "[ALPHA] Dial latency histogram in seconds, labeled by the protocol (http-connect, grpc or socks5) and \
+             transport (tcp or uds).",
+        );
+        for ((protocol, transport), dials) in dials.iter() {
+            let labels = [("protocol", *protocol), ("transport", *transport)];
+            histogram_of(text, &labels, &dials.took, EGRESS_SECONDS.printed);
+        }
+        text.family(
+            "apiserver_egress_dialer_dial_failure_count",
+            Kind::Counter,
+            "[ALPHA] Dial failure count, labeled by the protocol (http-connect, grpc or socks5), transport (tcp or \
+             uds), and stage (connect or proxy). The stage indicates at which stage the dial failed.",
+        );
+        for ((protocol, transport), dials) in dials.iter() {
+            for (stage, count) in ["connect", "proxy"].into_iter().zip(dials.failed) {
+                if count > 0 {
+                    text.sample(&[("protocol", *protocol), ("stage", stage), ("transport", *transport)], count);
+                }
+            }
+        }
+        text.family(
+            "apiserver_egress_dialer_dial_start_total",
+            Kind::Counter,
+            "[ALPHA] Dial starts, labeled by the protocol (http-connect, grpc or socks5) and transport (tcp or uds).",
+        );
+        for ((protocol, transport), dials) in dials.iter() {
+            text.sample(&[("protocol", *protocol), ("transport", *transport)], dials.started);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::*;
+
+    #[test]
+    fn every_family_says_what_was_counted_and_nothing_is_said_of_nothing() {
+        let egress = Egress::default();
+        let render = |egress: &Egress| {
+            let mut text = Text::new(Format::Classic);
+            egress.render(&mut text);
+            text.finish()
+        };
+        assert_eq!(render(&egress), "");
+        for _ in 0..3 {
+            egress.started("socks5", "tcp");
+        }
+        egress.opened("socks5", "tcp", Duration::from_millis(30));
+        egress.failed("socks5", "tcp", false);
+        egress.failed("socks5", "tcp", true);
+        let text = render(&egress);
+        for line in [
+            "apiserver_egress_dialer_dial_duration_seconds_bucket{protocol=\"socks5\",transport=\"tcp\",le=\"0.025\"} 0",
+            "apiserver_egress_dialer_dial_duration_seconds_bucket{protocol=\"socks5\",transport=\"tcp\",le=\"0.1\"} 1",
+            "apiserver_egress_dialer_dial_duration_seconds_count{protocol=\"socks5\",transport=\"tcp\"} 1",
+            "apiserver_egress_dialer_dial_failure_count{protocol=\"socks5\",stage=\"connect\",transport=\"tcp\"} 1",
+            "apiserver_egress_dialer_dial_failure_count{protocol=\"socks5\",stage=\"proxy\",transport=\"tcp\"} 1",
+            "apiserver_egress_dialer_dial_start_total{protocol=\"socks5\",transport=\"tcp\"} 3",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
+    }
+}
