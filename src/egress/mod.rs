@@ -5,6 +5,7 @@
 
 mod carrier;
 mod cidr;
+pub mod connect;
 mod credentials;
 mod destination;
 mod destination_pattern;

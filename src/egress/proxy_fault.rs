@@ -13,6 +13,8 @@ pub enum ProxyFault {
     Credentials,
     /// Its answer cannot be understood, or breaks off.
     Nonsense,
+    /// It sends us elsewhere.
+    Redirected,
     /// It does not allow connections there.
     Forbidden,
     /// It cannot do what we ask of it at all.
@@ -91,6 +93,9 @@ impl ProxyFault {
             }
             ProxyFault::Nonsense => {
                 ("ProxyAnswerInvalid", "what the egress proxy before it answers cannot be understood")
+            }
+            ProxyFault::Redirected => {
+                ("ProxyRedirects", "the egress proxy before it sends elsewhere, where the gateway does not go")
             }
             ProxyFault::Forbidden => ("ProxyForbids", "the egress proxy before it does not allow connections to it"),
             ProxyFault::Unsuited => ("ProxyUnsuited", "the egress proxy before it cannot do what is asked of it"),

@@ -14,7 +14,10 @@ use super::dial::{DialError, DialPhase, Timing};
 use super::dialler::{Dialler, Opened};
 use super::proxy_fault::ProxyFault;
 use super::way::{Address, Kind, Names, Proxy, Selection};
-use super::{Destination, Host, ReadAhead, socks5};
+use super::{Destination, Host, ReadAhead, connect, socks5};
+
+/// What SOCKS5 can tell of a name; DNS has names of 253 bytes.
+const LONGEST_NAME: usize = 255;
 
 /// Opens a way to `destination` by a proxy of `selection`, in the time it allows.
 ///
@@ -25,6 +28,7 @@ pub(super) async fn open(
     selection: &Arc<Selection>,
     destination: &Destination,
 ) -> Result<Opened, DialError> {
+    speakable(destination)?;
     let until = Instant::now() + selection.dial_timeout;
     let mut left = selection.proxies.len();
     let mut causes = Vec::new();
@@ -53,6 +57,23 @@ pub(super) async fn open(
         }
     }
     Err(last.because(format!("{destination} by egress selection {}: {}", selection.name, causes.join("; "))))
+}
+
+/// Whether `destination` can be told to a proxy, whatever is spoken to it: a byte that does not belong into a name could
+/// end the word in which it stands.
+fn speakable(destination: &Destination) -> Result<(), DialError> {
+    let Host::Name(name) = &destination.host else { return Ok(()) };
+    let why = if name.is_empty() || name.len() > LONGEST_NAME {
+        format!("a name has 1 to {LONGEST_NAME} bytes, this one {}", name.len())
+    } else if name.contains(['%', ':']) {
+        // An address with a zone means something on the machine that wrote it only.
+        format!("{name:?} is neither a name nor an address without a zone")
+    } else if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+        format!("{name:?} is no name")
+    } else {
+        return Ok(());
+    };
+    Err(ProxyFault::Unspeakable.because(why))
 }
 
 /// Opens it by one of them, in this time.
@@ -127,8 +148,13 @@ async fn once(
     reached.set(true);
     let stream = match selection.kind {
         Kind::Socks5 => ReadAhead::new(socks5::connect(carrier, proxy.credentials.as_ref(), destination).await?),
-        Kind::Connect(_) | Kind::Konnectivity => {
-            return Err(ProxyFault::Unsuited.because("this version does not speak its protocol"));
+        Kind::Connect(dialect) => {
+            let credentials = proxy.credentials.as_ref();
+            let (carrier, rest) = connect::connect(carrier, dialect, credentials, destination).await?;
+            ReadAhead::after(&rest, carrier)
+        }
+        Kind::Konnectivity => {
+            return Err(ProxyFault::Unsuited.because("this version does not speak Konnectivity over gRPC"));
         }
     };
     let timing = Timing { connect: connected - began, proxy: connected.elapsed(), ..Timing::default() };
@@ -156,4 +182,22 @@ async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Resul
     let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
     let shaken = shaken.map_err(|error| ProxyFault::Untrusted.because(format!("TLS with it: {error}")))?;
     Ok(Carrier::Tls(Box::new(shaken)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_end_the_word_in_which_it_stands_is_not_said() {
+        let said = |name: &str| speakable(&Destination { host: Host::Name(name.to_owned()), port: 1 });
+        for name in ["", "fe80::1%eth0", "a\0b", "a b", "a\r\nHost: b", "[::1]", "ü", &"n".repeat(256)] {
+            let error = said(name).unwrap_err();
+            assert_eq!(error.phase, DialPhase::Proxy(ProxyFault::Unspeakable), "{name}");
+            assert!(!error.cause.contains(['\r', '\n', '\0']), "{}", error.cause);
+        }
+        for name in ["a", "A_b-1.example.", &"n".repeat(255)] {
+            assert!(said(name).is_ok(), "{name}");
+        }
+    }
 }

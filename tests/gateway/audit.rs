@@ -497,7 +497,7 @@ async fn the_log_is_set_aside_when_it_is_full_and_old_ones_go() {
 }
 
 /// A webhook that does as it is told.
-struct Sink {
+pub(crate) struct Sink {
     backend: Backend,
     lists: Arc<Mutex<Vec<Value>>>,
 }
@@ -505,7 +505,7 @@ struct Sink {
 impl Sink {
     /// Answers the first lists with these codes and all others with 200; 0 is no answer at all. Its kubeconfig is
     /// `sink.kubeconfig`.
-    async fn start(world: &World, codes: &[u16]) -> Sink {
+    pub(crate) async fn start(world: &World, codes: &[u16]) -> Sink {
         let lists: Arc<Mutex<Vec<Value>>> = Arc::default();
         let (heard, codes) = (lists.clone(), Arc::new(Mutex::new(VecDeque::from(codes.to_vec()))));
         let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
@@ -545,7 +545,7 @@ impl Sink {
     }
 
     /// The flags that send to it by `policy.yaml`.
-    fn flags(&self, world: &World, more: &[&str]) -> Vec<String> {
+    pub(crate) fn flags(&self, world: &World, more: &[&str]) -> Vec<String> {
         let mut flags = vec![
             format!("--audit-policy-file={}", world.path("policy.yaml").display()),
             format!("--audit-webhook-config-file={}", world.path("sink.kubeconfig").display()),
@@ -555,7 +555,7 @@ impl Sink {
     }
 
     /// The paths of the events that came, in their order.
-    fn heard(&self) -> Vec<String> {
+    pub(crate) fn heard(&self) -> Vec<String> {
         let lists = self.lists.lock().unwrap();
         let items = lists.iter().flat_map(|list| {
             assert_eq!((&list["kind"], &list["apiVersion"]), (&value!("EventList"), &value!("audit.k8s.io/v1")));

@@ -2,11 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use serde_json::{Value, json as value};
+
+use crate::audit::Sink;
 use crate::backend::{Backend, Settings, json, watched};
-use crate::client::{get, sample};
-use crate::proxies::{Asked, Deed, Proxy};
-use crate::scene::{Scene, THINGS, register, watch};
+use crate::client::{Client, get, sample};
+use crate::cluster::Cluster;
+use crate::issuer::{Issuer, SigningKey};
+use crate::proxies::{Asked, Deed, Kind, Proxy, reply};
+use crate::reviewer::Reviewer;
+use crate::scene::{Scene, THINGS, annotated, register, watch};
 use crate::world::{World, eventually};
 
 /// Where no packet gets (RFC 5737): what is registered here is reached by proxies only.
@@ -63,4 +71,364 @@ async fn requests_watches_and_probes_go_through_a_socks5_proxy() {
     assert!(started.await.unwrap() >= 2.0);
     // No secret in the log, nor an address of the proxy's target in answers.
     assert!(!scene.gateway.log().join("\n").contains("secret"));
+}
+
+/// A gateway with `nN.things.example.com/v1` at `192.0.2.N` for each of these numbers, all of which could be reached by
+/// the proxy of kind `kind` until just now: from now on it does as `judge` says.
+async fn lost(
+    kind: Kind,
+    numbers: &[u8],
+    judge: impl Fn(u8) -> Deed + Send + Sync + 'static,
+) -> (Scene, Client, Proxy) {
+    let world = World::new();
+    let names: Vec<String> = numbers.iter().map(|number| format!("n{number}-v1.n{number}.svc")).collect();
+    let pair = world.backend_pair(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let settings = Settings { pair: Some(pair), ..Settings::http2() };
+    let backend = Backend::start(&world, settings, async |_| json(200, "{}")).await;
+    for number in numbers {
+        let address = [SocketAddr::from(([192, 0, 2, *number], 443))];
+        let name = format!("n{number}.things.example.com");
+        world.registry(&format!("{number}.yaml"), &world.manifests(&name, "v1", &address, &annotated(&[])));
+    }
+    let (address, is_lost) = (backend.address, Arc::new(AtomicBool::new(false)));
+    let lost = is_lost.clone();
+    let judge = move |asked: &Asked| if is_lost.load(SeqCst) { judge(number(asked)) } else { Deed::Connect(address) };
+    let proxy = Proxy::over_tcp(kind, None, "127.0.0.1:0".parse().unwrap(), judge).await;
+    let (protocol, scheme) = match kind {
+        Kind::Socks5 => ("SOCKS5", "socks5"),
+        Kind::Connect => ("HTTPConnect", "http"),
+    };
+    let text = selection("cluster", protocol, &format!("{scheme}://{}", proxy.address), "") + "  dialTimeout: 1s\n";
+    let flag = format!("--egress-selector-config-file={}", selections(&world, &text).display());
+    let scene = Scene::of(world, &[&flag]);
+    let client = scene.http2().await;
+    for number in numbers {
+        let path = format!("/apis/n{number}.things.example.com/v1/things");
+        eventually("the APIService", async || (client.get(&path).await.status == 200).then_some(())).await;
+    }
+    lost.store(true, SeqCst);
+    backend.stop().await;
+    (scene, client, proxy)
+}
+
+/// What a client is told of APIService `number`, at the first time that it asks.
+async fn told(client: &Client, number: u8, code: u16, reason: &str, cause: &str) {
+    let answer = client.get(&format!("/apis/n{number}.things.example.com/v1/things")).await;
+    let status = answer.refused(code, reason);
+    let causes = status["details"]["causes"].as_array().unwrap();
+    assert_eq!(causes.last().unwrap()["reason"], cause, "{status}");
+    let text = answer.text();
+    assert!(text.contains(&format!("v1.n{number}.things.example.com")), "{text}");
+    assert!(!text.contains("192.0.2") && !text.contains("127.0.0.1") && !text.contains("reply"), "{text}");
+    // Trying again is of no use where somebody has to change something first.
+    assert_eq!(answer.headers.contains_key("retry-after"), !matches!(code, 403 | 500), "{text}");
+}
+
+/// The last number of an address that was asked for.
+fn number(asked: &Asked) -> u8 {
+    asked.target.strip_prefix("192.0.2.").unwrap().split(':').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_no_of_a_socks5_proxy_has_a_status_of_its_own() {
+    let cases: [(u8, u16, &str, &str); 12] = [
+        (1, 502, "InternalError", "ProxyFailed"),
+        (2, 403, "Forbidden", "ProxyForbids"),
+        (3, 502, "InternalError", "NetworkUnreachable"),
+        (4, 502, "InternalError", "HostUnreachable"),
+        (5, 502, "InternalError", "ConnectionRefused"),
+        (6, 502, "InternalError", "TTLExpired"),
+        (7, 500, "InternalError", "ProxyUnsuited"),
+        (8, 500, "InternalError", "ProxyUnsuited"),
+        (9, 502, "InternalError", "ProxyFailed"),
+        (100, 502, "InternalError", "ProxyAnswerInvalid"),
+        (101, 504, "Timeout", "ProxyTimeout"),
+        (102, 502, "InternalError", "ProxyAnswerInvalid"),
+    ];
+    let numbers = cases.map(|case| case.0);
+    let (scene, client, proxy) = lost(Kind::Socks5, &numbers, |number| match number {
+        100 => Deed::Say(b"\x05\x00\x00\x01".to_vec()),
+        101 => Deed::Nothing,
+        102 => Deed::Say(b"HTTP/1.1 200 OK\r\n\r\n".to_vec()),
+        code => Deed::Say(reply(code)),
+    })
+    .await;
+    for (number, code, reason, cause) in cases {
+        told(&client, number, code, reason, cause).await;
+    }
+    scene.gateway.said(&["reply 07, it does not support CONNECT", &proxy.address.to_string()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_no_of_an_http_proxy_has_a_status_of_its_own() {
+    let cases: [(u8, &str, u16, &str, &str); 10] = [
+        (
+            1,
+            "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\n\r\n",
+            502,
+            "InternalError",
+            "ProxyCredentialsRefused",
+        ),
+        (2, "HTTP/1.1 403 Forbidden\r\n\r\n", 403, "Forbidden", "ProxyForbids"),
+        (3, "HTTP/1.1 302 Found\r\nLocation: http://192.0.2.99/\r\n\r\n", 502, "InternalError", "ProxyRedirects"),
+        (4, "HTTP/1.1 503 Service Unavailable\r\n\r\nlookup 192.0.2.4 failed", 502, "InternalError", "ProxyFailed"),
+        (5, "HTTP/1.1 504 Gateway Timeout\r\n\r\n", 504, "Timeout", "ProxyTimeout"),
+        (6, "HTTP/1.1 405 Method Not Allowed\r\n\r\n", 500, "InternalError", "ProxyUnsuited"),
+        (7, "SSH-2.0-OpenSSH_9.9\r\n", 502, "InternalError", "ProxyAnswerInvalid"),
+        (8, "HTTP/1.1 200 OK\r\nX: ", 502, "InternalError", "ProxyAnswerInvalid"),
+        (9, "", 502, "InternalError", "ProxyAnswerInvalid"),
+        (10, "\0", 504, "Timeout", "ProxyTimeout"),
+    ];
+    let numbers = cases.map(|case| case.0);
+    let (scene, client, _proxy) = lost(Kind::Connect, &numbers, move |number| {
+        match cases.iter().find(|case| case.0 == number) {
+            // Said for ever.
+            Some((8, begin, ..)) => Deed::Say([begin.as_bytes(), &vec![b'x'; 2 << 20]].concat()),
+            Some((10, ..)) | None => Deed::Nothing,
+            Some((_, text, ..)) => Deed::Say(text.as_bytes().to_vec()),
+        }
+    })
+    .await;
+    for (number, _, code, reason, cause) in cases {
+        told(&client, number, code, reason, cause).await;
+    }
+    scene.gateway.said(&["Location: http://192.0.2.99/"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_and_requests_go_by_an_http_proxy_that_wants_to_know_who_we_are() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http1(), async |request| {
+        if request.headers().contains_key("upgrade") { json(400, "no tunnel today") } else { json(200, "{}") }
+    })
+    .await;
+    let credentials = world.path("proxy.creds");
+    std::fs::write(&credentials, "jane:first\n").unwrap();
+    let address = backend.address;
+    let proxy = Proxy::connect(move |asked| match &*asked.credentials {
+        // Any 2xx is a yes, and has no body whatever it says.
+        "jane:first" => Deed::ConnectSaying(
+            address,
+            b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.0 204 Why not\r\nContent-Length: 5\r\n\r\n".to_vec(),
+        ),
+        _ => Deed::Say(b"HTTP/1.1 407 Who are you?\r\n\r\n".to_vec()),
+    })
+    .await;
+    let more = ", credentialsFile: proxy.creds";
+    let text = selection("cluster", "HTTPConnect", &format!("http://{}", proxy.address), more);
+    let scene = scene(world, AWAY, &[], &text);
+    let client = scene.http1().await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket")];
+    assert_eq!(client.ask(get(&format!("{THINGS}/a/exec"), &upgrade)).await.status, 400);
+    assert!(backend.last().headers.contains_key("upgrade"));
+    let heads: Vec<String> = proxy.asked().into_iter().map(|asked| asked.head).collect();
+    assert!(
+        heads.iter().all(|head| head.starts_with(&format!("CONNECT {AWAY} HTTP/1.1\r\nHost: {AWAY}\r\n"))),
+        "{heads:?}"
+    );
+
+    // Whoever we are now is said with the next connection; wrong ones are the operator's to mend.
+    std::fs::write(&credentials, "jane:second\n").unwrap();
+    scene.gateway.said(&["egress selections read again"]).await;
+    let client = scene.http1().await;
+    let refused = eventually("the new credentials", async || {
+        let answer = client.get(THINGS).await;
+        (answer.status != 200).then_some(answer)
+    });
+    assert!(refused.await.text().contains("ProxyCredentialsRefused"));
+    std::fs::write(&credentials, "no pair\n").unwrap();
+    scene.gateway.said(&["the last good ones stay", "must be user:password"]).await;
+    std::fs::write(&credentials, "jane:first\n").unwrap();
+    eventually("the right credentials", async || (client.get(THINGS).await.status == 200).then_some(())).await;
+    assert!(!scene.gateway.log().join("\n").contains("jane:"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_proxy_serves_when_one_fails_and_is_kept() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http1(), async |_| json(200, "{}")).await;
+    let [silent, broken] = [Proxy::socks5(|_| Deed::Nothing).await, Proxy::socks5(|_| Deed::Say(reply(1))).await];
+    let good = Proxy::socks5(to(backend.address)).await;
+    let gone = Proxy::socks5(|_| Deed::Nothing).await.stop().await;
+    let urls: Vec<String> = [gone, silent.address, broken.address, good.address]
+        .iter()
+        .map(|address| format!("\"socks5://{address}\""))
+        .collect();
+    let text = format!(
+        "- name: cluster\n  connection: {{proxyProtocol: SOCKS5, transport: {{tcp: {{urls: [{}]}}}}}}\n  dialTimeout: 2s\n",
+        urls.join(", ")
+    );
+    let scene = scene(world, AWAY, &[], &text);
+    let client = scene.http2().await;
+    eventually("the last of four proxies", async || (client.get(THINGS).await.status == 200).then_some(())).await;
+    scene.gateway.said(&["another egress proxy serves from now on", &good.address.to_string()]).await;
+    let before = [silent.asked().len(), broken.asked().len()];
+    let clients = futures_util::future::join_all((0..20).map(|_| client.get(THINGS))).await;
+    assert!(clients.iter().all(|answer| answer.status == 200));
+    assert_eq!([silent.asked().len(), broken.asked().len()], before, "the one that served is asked first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_needs_no_proxy_goes_direct_and_a_selection_that_is_not_there_leads_nowhere() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), async |_| json(200, "{}")).await;
+    let proxy = Proxy::socks5(to(backend.address)).await;
+    let url = format!("socks5://{}", proxy.address);
+    let text =
+        selection("cluster", "SOCKS5", &url, "") + "  noProxy: [127.0.0.0/8]\n" + &selection("dmz", "SOCKS5", &url, "");
+    let here = backend.address.to_string();
+    let scene = scene(world, &here, &[], &text);
+    let client = scene.http2().await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    assert_eq!(proxy.asked(), []);
+    register(&scene.world, &[backend.address], &[("egress", "DMZ")]);
+    eventually("the way through the proxy", async || {
+        assert_eq!(client.get(THINGS).await.status, 200);
+        (proxy.targets() == [&*here]).then_some(())
+    })
+    .await;
+    register(&scene.world, &[backend.address], &[("egress", "elsewhere")]);
+    let refused = eventually("a way that is not there", async || {
+        let answer = client.get(THINGS).await;
+        (answer.status != 200).then_some(answer)
+    });
+    let status = refused.await.refused(503, "ServiceUnavailable");
+    assert_eq!(status["details"]["causes"][0]["reason"], "EgressSelectionNotFound");
+    // Who writes it mends it.
+    selections(&scene.world, &(text + &selection("elsewhere", "SOCKS5", &url, "")));
+    eventually("the selection", async || (client.get(THINGS).await.status == 200).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_konnectivity_server_on_a_socket_that_appears_later() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), async |_| json(200, "{}")).await;
+    let socket = world.path("konnectivity.sock");
+    // kube-apiserver's own kind of file.
+    let path = world.path("selector.yaml");
+    let text = format!(
+        "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- name: cluster\n  \
+         connection: {{proxyProtocol: HTTPConnect, transport: {{uds: {{udsName: {}}}}}}}\n",
+        socket.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    register(&world, &[AWAY.parse().unwrap()], &[]);
+    let scene = Scene::of(world, &[&format!("--egress-selector-config-file={}", path.display())]);
+    let client = scene.http2().await;
+    let began = std::time::Instant::now();
+    // From the attempt itself, or from a probe that was faster.
+    let answer = client.get(THINGS).await;
+    answer.refused(503, "ServiceUnavailable");
+    assert!(answer.text().contains("ProxyUnreachable"), "{}", answer.text());
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "it is known at once");
+    scene.gateway.said(&["the socket is not there (yet)"]).await;
+    let server = Proxy::over_unix(Kind::Connect, &socket, to(backend.address));
+    eventually("the socket", async || (client.get(THINGS).await.status == 200).then_some(())).await;
+    assert_eq!(server.asked()[0].head, format!("CONNECT {AWAY} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
+    let name =
+        "apiserver_egress_dialer_dial_failure_count{protocol=\"http_connect\",stage=\"connect\",transport=\"uds\"}";
+    assert!(sample(&scene.gateway, name).await.unwrap() >= 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_with_a_certificate_sees_ours_and_both_may_be_renewed() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), async |_| json(200, "{}")).await;
+    let pair = world.backend_pair(&["proxy.example"]);
+    let proxy =
+        Proxy::over_tcp(Kind::Connect, Some((&world, &pair)), "127.0.0.1:0".parse().unwrap(), to(backend.address))
+            .await;
+    let identity = || world.client.issue(&narthex::tls::Request::client("narthex", &[]), std::time::SystemTime::now());
+    world.keep("egress", &identity().unwrap());
+    let tls = ", tlsConfig: {caBundle: backend-ca.crt, clientCert: egress.crt, clientKey: egress.key, tlsServerName: proxy.example}";
+    let text = selection("cluster", "HTTPConnect", &format!("https://{}", proxy.address), tls);
+    std::fs::copy(world.path("backend-ca.crt"), world.path("right.crt")).unwrap();
+    let scene = scene(world, AWAY, &[], &text);
+    let client = scene.http2().await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    // Another authority: new connections are opened, and this proxy is not trusted any more.
+    std::fs::copy(scene.world.path("client-ca.crt"), scene.world.path("backend-ca.crt")).unwrap();
+    let refused = eventually("the other authority", async || {
+        let answer = client.get(THINGS).await;
+        (answer.status != 200).then_some(answer)
+    });
+    let refused = refused.await;
+    assert!(refused.text().contains("ProxyHandshakeFailed"), "{}", refused.text());
+    std::fs::copy(scene.world.path("right.crt"), scene.world.path("backend-ca.crt")).unwrap();
+    eventually("the right authority", async || (client.get(THINGS).await.status == 200).then_some(())).await;
+}
+
+/// Lets a kubeconfig name its server where no packet gets.
+fn away(world: &World, name: &str, number: u8) {
+    let path = world.path(&format!("{name}.kubeconfig"));
+    let mut document: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let cluster = &mut document["clusters"][0]["cluster"];
+    let server = cluster["server"].as_str().unwrap().replace("127.0.0.1", &format!("192.0.2.{number}"));
+    cluster["server"] = server.into();
+    cluster["tls-server-name"] = "127.0.0.1".into();
+    std::fs::write(path, document.to_string()).unwrap();
+}
+
+/// One who connects to this machine, at the port that is asked for.
+fn home(asked: &Asked) -> Deed {
+    let port = asked.target.rsplit(':').next().unwrap().parse().unwrap();
+    Deed::Connect(([127, 0, 0, 1], port).into())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reviews_registry_audit_and_keys_go_the_way_of_control_planes() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), async |_| json(200, "{}")).await;
+    let (reviewer, cluster) = (Reviewer::start(&world).await, Cluster::start(&world).await);
+    cluster.apply(&world.manifests("things.example.com", "v1", &[AWAY.parse().unwrap()], ""));
+    let sink = Sink::start(&world, &[]).await;
+    let key = SigningKey::ed();
+    let issuer = Issuer::start(&world, &[("k", &key)]).await;
+    away(&world, "reviewer", 20);
+    away(&world, "cluster", 21);
+    away(&world, "sink", 22);
+    let mut configuration = issuer.configuration(&world, &value!({}));
+    configuration["jwt"][0]["issuer"]["egressSelectorType"] = "controlplane".into();
+    std::fs::write(world.path("authentication.json"), configuration.to_string()).unwrap();
+    std::fs::write(
+        world.path("policy.yaml"),
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\nomitStages: [RequestReceived]\n",
+    )
+    .unwrap();
+    let to_backends = Proxy::socks5(to(backend.address)).await;
+    let to_planes = Proxy::connect(home).await;
+    let text = selection("cluster", "SOCKS5", &format!("socks5://{}", to_backends.address), "")
+        + &selection("controlplane", "HTTPConnect", &format!("http://{}", to_planes.address), "");
+    let reviews = world.path("reviewer.kubeconfig").display().to_string();
+    let mut flags = sink.flags(&world, &["--audit-webhook-batch-max-wait=10ms", "--leader-elect=false"]);
+    flags.extend([
+        format!("--egress-selector-config-file={}", selections(&world, &text).display()),
+        format!("--authentication-kubeconfig={reviews}"),
+        "--authentication-skip-lookup".to_owned(),
+        format!("--authorization-kubeconfig={reviews}"),
+        "--authorization-mode=Webhook".to_owned(),
+        format!("--authentication-config={}", world.path("authentication.json").display()),
+        Cluster::flag(&world),
+    ]);
+    let scene = Scene::of(world, &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let anybody = Client::http1(&scene.world, &scene.gateway, None).await;
+    let signed = key.token("EdDSA", "k", &issuer.claims(&value!({})));
+    for token in ["good", &signed] {
+        eventually("the token and all that it takes", async || {
+            let client = Client::http1(&scene.world, &scene.gateway, None).await;
+            let answer = client.ask(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await;
+            (answer.status == 200).then_some(())
+        })
+        .await;
+    }
+    drop(anybody);
+    eventually("the audit", async || (!sink.heard().is_empty()).then_some(())).await;
+    assert_eq!(to_backends.targets(), [AWAY]);
+    // The issuer is where its tokens say it is: on this machine, and all the same it is the proxy that goes there.
+    let hosts: std::collections::BTreeSet<String> =
+        to_planes.targets().iter().map(|target| target.split(':').next().unwrap().to_owned()).collect();
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    assert_eq!(hosts, ["127.0.0.1", "192.0.2.20", "192.0.2.21", "192.0.2.22"]);
+    assert!(!reviewer.asked("TokenReview").is_empty() && !reviewer.asked("SubjectAccessReview").is_empty());
 }
