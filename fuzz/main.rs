@@ -8,6 +8,7 @@
 
 mod authenticate;
 mod authorize;
+mod egress;
 mod kubeapi;
 mod message;
 mod openapi;

@@ -16,6 +16,7 @@ mod environment;
 mod following;
 mod http1;
 mod http2;
+pub mod konnectivity;
 mod lease;
 mod making;
 mod no_proxy;

@@ -1,4 +1,4 @@
-//! The wire format of protobuf, as far as we write it: lengths, numbers, and what is inside what.
+//! The wire format of protobuf, as far as we write and read it: lengths, numbers, and what is inside what.
 
 /// A field of text.
 pub(crate) fn text(out: &mut Vec<u8>, field: u8, value: &str) {
@@ -42,11 +42,81 @@ pub(crate) fn enveloped(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8
     out
 }
 
-fn tag(out: &mut Vec<u8>, field: u8, wire_type: u8) {
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'b> {
+    /// A whole number or a flag.
+    Number(u64),
+    /// Text, bytes or a message.
+    Bytes(&'b [u8]),
+    /// Of a kind that nobody here reads.
+    Other,
+}
+
+/// Bytes that are no message of protobuf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// The fields of a message, in their order. Groups, which proto3 does not have, are not read.
+pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<(u64, Value<'_>), Malformed>> {
+    let mut rest = message;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let field = read_field(&mut rest).ok_or(Malformed);
+        if field.is_err() {
+            rest = &[];
+        }
+        Some(field)
+    })
+}
+
+fn read_field<'b>(rest: &mut &'b [u8]) -> Option<(u64, Value<'b>)> {
+    let tag = read_varint(rest)?;
+    let field = tag >> 3;
+    if field == 0 || field >= 1 << 29 {
+        return None;
+    }
+    let value = match tag & 7 {
+        0 => Value::Number(read_varint(rest)?),
+        1 => rest.split_off(..8).map(|_| Value::Other)?,
+        2 => {
+            let length = usize::try_from(read_varint(rest)?).ok()?;
+            Value::Bytes(rest.split_off(..length)?)
+        }
+        5 => rest.split_off(..4).map(|_| Value::Other)?,
+        _ => return None,
+    };
+    Some((field, value))
+}
+
+fn read_varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *rest.split_off_first()?;
+        // The tenth byte has room for one bit.
+        if shift == 63 && byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// How many bytes [`varint`] writes.
+pub(crate) fn varint_length(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+pub(crate) fn tag(out: &mut Vec<u8>, field: u8, wire_type: u8) {
     varint(out, u64::from(field) << 3 | u64::from(wire_type));
 }
 
-fn varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -69,5 +139,27 @@ mod tests {
         number(&mut out, 31, 1);
         double(&mut out, 16, 1.0);
         assert_eq!(out, [0x0a, 1, b'v', 0xf8, 1, 1, 0x81, 1, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
+    }
+    #[test]
+    fn what_was_written_is_read_and_nothing_else() {
+        for value in [0, 1, 127, 128, 300, 1 << 35, (1 << 63) - 1, 1 << 63, u64::MAX] {
+            let mut out = Vec::new();
+            varint(&mut out, value);
+            assert_eq!(out.len(), varint_length(value));
+            assert_eq!(read_varint(&mut &out[..]), Some(value));
+        }
+        let mut out = Vec::new();
+        number(&mut out, 1, 300);
+        text(&mut out, 2, "two");
+        double(&mut out, 16, 1.0);
+        let read: Result<Vec<_>, _> = fields(&out).collect();
+        assert_eq!(read.unwrap(), [(1, Value::Number(300)), (2, Value::Bytes(b"two")), (16, Value::Other)]);
+        let whole = [3, 8];
+        for cut in (1..out.len()).filter(|cut| !whole.contains(cut)) {
+            assert_eq!(fields(&out[..cut]).last(), Some(Err(Malformed)), "cut at {cut}");
+        }
+        for wrong in [&b"\x00\x00"[..], b"\x0b", b"\x0c", b"\x0f\x00", &[0xff; 11], b"\x0a\xff\xff\xff\xff\x0f"] {
+            assert_eq!(fields(wrong).last(), Some(Err(Malformed)), "{wrong:?}");
+        }
     }
 }

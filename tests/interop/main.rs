@@ -21,8 +21,17 @@ use libtest_mimic::{Arguments, Trial};
 use world::{Kubectl, World};
 
 /// What `tests/interop/peers/build` builds for it.
-const PEERS: [&str; 7] =
-    ["etcd", "kube-apiserver", "kube-scheduler", "metrics-server", "kube-rs-controller", "sample-apiserver", "kubectl"];
+const PEERS: [&str; 9] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-scheduler",
+    "metrics-server",
+    "kube-rs-controller",
+    "konnectivity-server",
+    "konnectivity-agent",
+    "sample-apiserver",
+    "kubectl",
+];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

@@ -1,0 +1,223 @@
+//! One `/ProxyService/Proxy` stream: packets in, packets out, and what HTTP/2's windows let through.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future as _;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{FlowControl, RecvStream, SendStream};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use tokio::time::Instant;
+
+use super::failure::{TunnelError, TunnelFailure};
+use super::packet::{Frames, Packet, Read};
+use super::shared::{Counted, Shared};
+use super::stall::Stall;
+
+/// The most that frames the bytes of a packet.
+const OVERHEAD: usize = 32;
+/// Bytes of which no packet is made while more are to be sent.
+const SMALLEST: usize = 64;
+
+/// One stream. Dropped before its end, it is reset, and the server cleans up behind it.
+pub(super) struct Call {
+    pub(super) line: Rc<Line>,
+    incoming: Incoming,
+    frames: Frames,
+    /// What HTTP/2 brought and was not looked at yet.
+    piece: Bytes,
+    counted: Counted,
+}
+
+/// The part of a stream that its connection's task looks at, too.
+pub(super) struct Line {
+    send: RefCell<SendStream<Bytes>>,
+    /// Known once the server answered.
+    flow: RefCell<Option<FlowControl>>,
+    /// Bytes that were read from it.
+    taken: Cell<u64>,
+    pub(super) stall: Cell<Stall>,
+    /// Since when a writer waits for the server to take more.
+    pub(super) waits: Cell<Option<Instant>>,
+    /// Given up for its slow reader.
+    pub(super) given_up: Cell<bool>,
+}
+
+/// How far the answer came.
+enum Incoming {
+    /// Nothing yet. The server sends its header with its first packet.
+    Answer(ResponseFuture),
+    Packets(RecvStream),
+    Over,
+}
+
+impl Line {
+    /// Bytes that the server sent and nobody took yet.
+    pub(super) fn held(&self) -> usize {
+        self.flow.borrow().as_ref().map_or(0, FlowControl::used_capacity)
+    }
+
+    /// Bytes that were read.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.get()
+    }
+
+    /// Bytes are read: the server may send as many more.
+    pub(super) fn take(&self, owed: usize) {
+        if owed > 0
+            && let Some(flow) = &mut *self.flow.borrow_mut()
+        {
+            self.taken.set(self.taken.get() + owed as u64);
+            // It fails when the stream is over, and nothing is owed any longer.
+            let _ = flow.release_capacity(owed);
+        }
+    }
+
+    /// Ends the stream for a reader that does not read, and lets the others have its part of the window.
+    pub(super) fn give_up(&self) {
+        self.given_up.set(true);
+        self.send.borrow_mut().send_reset(h2::Reason::CANCEL);
+        self.take(self.held());
+    }
+
+    /// Sends a packet, small enough that no window need be asked; `last` if none follows.
+    pub(super) fn send(&self, packet: &Packet, last: bool) -> Result<(), TunnelError> {
+        self.send.borrow_mut().send_data(packet.frame(), last).map_err(|error| TunnelError::of_h2(&error))
+    }
+
+    /// Says that nothing follows.
+    pub(super) fn finish(&self) {
+        // It fails when the stream is over, and that is what was to be said.
+        let _ = self.send.borrow_mut().send_data(Bytes::new(), true);
+    }
+
+    /// Ready with how many of `length` bytes the server takes now, when it takes a packet's worth; they are to be sent
+    /// at once. What is said to be written is on its way, whether somebody flushes it or not.
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>, length: usize) -> Poll<Result<usize, TunnelError>> {
+        let mut send = self.send.borrow_mut();
+        let wanted = length.min(SMALLEST) + OVERHEAD;
+        send.reserve_capacity(length + OVERHEAD);
+        let mut room = send.capacity();
+        while room < wanted {
+            room = match send.poll_capacity(cx) {
+                Poll::Ready(Some(granted)) => granted.map_err(|error| TunnelError::of_h2(&error))?,
+                Poll::Ready(None) => {
+                    let error = TunnelError::new(TunnelFailure::Lost, "the server takes no more of this stream");
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Pending => {
+                    self.waits.set(self.waits.get().or_else(|| Some(Instant::now())));
+                    return Poll::Pending;
+                }
+            };
+        }
+        self.waits.set(None);
+        Poll::Ready(Ok(length.min(room - OVERHEAD)))
+    }
+
+    /// Sends a packet that is framed.
+    pub(super) fn send_frame(&self, frame: Bytes) -> Result<(), TunnelError> {
+        let mut send = self.send.borrow_mut();
+        send.send_data(frame, false).map_err(|error| TunnelError::of_h2(&error))?;
+        // What was reserved too much is everybody's.
+        send.reserve_capacity(0);
+        Ok(())
+    }
+}
+
+impl Call {
+    pub(super) fn new(answer: ResponseFuture, send: SendStream<Bytes>, shared: &Rc<Shared>) -> Call {
+        let line = Rc::new(Line {
+            send: RefCell::new(send),
+            flow: RefCell::new(None),
+            taken: Cell::new(0),
+            stall: Cell::new(Stall::default()),
+            waits: Cell::new(None),
+            given_up: Cell::new(false),
+        });
+        Call {
+            line,
+            incoming: Incoming::Answer(answer),
+            frames: Frames::default(),
+            piece: Bytes::new(),
+            counted: Counted::new(shared),
+        }
+    }
+
+    /// The next packet, and how many of its bytes are to be given back by [`Line::take`] once they are read; none
+    /// when the server ended the stream in good order.
+    pub(super) fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Packet, usize)>, TunnelError>> {
+        let protocol = |why: &dyn std::fmt::Display| TunnelError::new(TunnelFailure::Protocol, why);
+        loop {
+            if !self.piece.is_empty() {
+                let before = self.piece.len();
+                let read = self.frames.read(&mut self.piece).map_err(|nonsense| protocol(&nonsense))?;
+                let owed = match &read {
+                    Some(Read { packet: Packet::Data { data, .. }, shared: true }) => data.len(),
+                    _ => 0,
+                };
+                self.line.take(before - self.piece.len() - owed);
+                match read {
+                    Some(read) => return Poll::Ready(Ok(Some((read.packet, owed)))),
+                    None => continue,
+                }
+            }
+            match &mut self.incoming {
+                Incoming::Answer(answer) => {
+                    let answer = ready!(Pin::new(answer).poll(cx)).map_err(|error| TunnelError::of_h2(&error))?;
+                    self.counted.heard();
+                    let (head, mut body) = answer.into_parts();
+                    *self.line.flow.borrow_mut() = Some(body.flow_control().clone());
+                    self.incoming = Incoming::Packets(body);
+                    if head.status != http::StatusCode::OK {
+                        let why = format_args!("the server answers {}", head.status).to_string();
+                        return Poll::Ready(Err(TunnelError::new(TunnelFailure::Rejected, why)));
+                    }
+                    // What has no body has its status in the header.
+                    if let Some(status) = status(&head.headers) {
+                        self.incoming = Incoming::Over;
+                        return Poll::Ready(status.map(|()| None));
+                    }
+                    let kind = head.headers.get(CONTENT_TYPE);
+                    if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+                        return Poll::Ready(Err(protocol(&format_args!("an answer of type {kind:?}"))));
+                    }
+                }
+                Incoming::Packets(body) => match ready!(body.poll_data(cx)) {
+                    Some(Ok(piece)) => {
+                        self.counted.heard();
+                        self.piece = piece;
+                    }
+                    Some(Err(error)) => return Poll::Ready(Err(TunnelError::of_h2(&error))),
+                    None if !self.frames.is_between() => {
+                        return Poll::Ready(Err(protocol(&"the stream ended within a packet")));
+                    }
+                    None => {
+                        let trailers = ready!(body.poll_trailers(cx)).map_err(|error| TunnelError::of_h2(&error))?;
+                        self.incoming = Incoming::Over;
+                        let status = trailers.as_ref().and_then(status).unwrap_or(Ok(()));
+                        return Poll::Ready(status.map(|()| None));
+                    }
+                },
+                Incoming::Over => return Poll::Ready(Ok(None)),
+            }
+        }
+    }
+}
+
+/// What gRPC says about how a call ended, if it does.
+fn status(headers: &HeaderMap) -> Option<Result<(), TunnelError>> {
+    let code = headers.get("grpc-status")?;
+    if code == "0" {
+        return Some(Ok(()));
+    }
+    let text = headers.get("grpc-message").map_or(&b""[..], http::HeaderValue::as_bytes);
+    let text = percent_encoding::percent_decode(text).decode_utf8_lossy();
+    let why = format_args!("the server refuses with gRPC status {}: {text}", String::from_utf8_lossy(code.as_bytes()))
+        .to_string();
+    Some(Err(TunnelError::new(TunnelFailure::Rejected, why)))
+}

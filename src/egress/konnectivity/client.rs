@@ -1,0 +1,289 @@
+//! One HTTP/2 connection to a Konnectivity server, and dials over it.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use h2::client::{Builder, Connection, SendRequest};
+use http::header::{CONTENT_TYPE, TE, USER_AGENT};
+use http::{Request, Uri};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::call::Call;
+use super::failure::{TunnelError, TunnelFailure};
+use super::leave::{Leaving, leave};
+use super::packet::Packet;
+use super::shared::{SWEEP, Shared};
+use super::stall::WINDOW;
+use super::tunnel::Tunnel;
+
+/// The most that HTTP/2 has: what one tunnel's reader leaves unread is to be in no other's way.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// What of one tunnel's bytes may wait for the socket.
+const SEND_BUFFER: usize = 256 << 10;
+/// Bytes of an answer's header block.
+const MAX_HEADER_BYTES: u32 = 64 << 10;
+/// Streams of which what still comes after we reset them is known to belong to them.
+const RESET_STREAMS: usize = 1000;
+/// How long a reader may hold up others; [`Client::connect`]'s.
+const STALL: Duration = Duration::from_secs(30);
+
+/// A connection to a Konnectivity server. When no handle is left, it is closed after its last tunnel.
+#[derive(Clone)]
+pub struct Client {
+    sender: SendRequest<Bytes>,
+    uri: Uri,
+    shared: Rc<Shared>,
+}
+
+impl Client {
+    /// Speaks HTTP/2 over `carrier`, and waits for the server's greeting; for how long is up to the caller. `authority`
+    /// is `localhost` on a Unix socket, else the server's host and port, after `https://` if `carrier` is TLS. A
+    /// task of its own serves the connection, so this is to be called within a `LocalSet`.
+    ///
+    /// # Errors
+    /// What answers does not speak HTTP/2, or nothing answers any longer.
+    pub async fn connect<T>(carrier: T, authority: &str) -> Result<Client, TunnelError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        Client::connect_with(carrier, authority, STALL).await
+    }
+
+    /// As [`Client::connect`]; a reader that leaves 4 MiB unread for as long as `stall` loses its tunnel.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect_with<T>(carrier: T, authority: &str, stall: Duration) -> Result<Client, TunnelError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let broken = |why: &dyn std::fmt::Display| TunnelError::new(TunnelFailure::Protocol, why);
+        let (scheme, authority) = authority.split_once("://").unwrap_or(("http", authority));
+        let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query("/ProxyService/Proxy");
+        let uri = uri.build().map_err(|error: http::Error| broken(&format_args!("{authority}: {error}")))?;
+        let (sender, connection) = Builder::new()
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_window_size(WINDOW as u32)
+            // None before the server's SETTINGS are there: nothing is sent to one that does not speak HTTP/2.
+            .initial_max_send_streams(0)
+            .max_send_buffer_size(SEND_BUFFER)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .max_concurrent_reset_streams(RESET_STREAMS)
+            .max_local_error_reset_streams(None)
+            .enable_push(false)
+            .handshake(carrier)
+            .await
+            .map_err(|error| broken(&error))?;
+        let mut connection = Box::pin(connection);
+        poll_fn(|cx| match connection.as_mut().poll(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(Err(broken(&"closed before SETTINGS"))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(broken(&error))),
+            Poll::Pending if connection.max_concurrent_send_streams() > 0 => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
+        let shared = Rc::new(Shared::new(connection.max_concurrent_send_streams(), stall));
+        tokio::task::spawn_local(serve(connection, Ending(shared.clone())));
+        Ok(Client { sender, uri, shared })
+    }
+
+    /// Opens a tunnel to `address`, a host and a port, which the far end looks up. Dropped before it is ready, the
+    /// dial is taken back.
+    ///
+    /// # Errors
+    /// The far end does not get there, or there is none, or nobody answers within `patience`.
+    pub async fn dial(&self, address: &str, patience: Duration) -> Result<Tunnel, TunnelError> {
+        timeout(patience, self.attempt(address)).await.unwrap_or_else(|_| {
+            let why = format_args!("dialling {address}: no answer of the tunnel within {patience:?}").to_string();
+            Err(TunnelError::new(TunnelFailure::NoAnswer, why))
+        })
+    }
+
+    async fn attempt(&self, address: &str) -> Result<Tunnel, TunnelError> {
+        let not_begun = |error: h2::Error| self.not_begun(&error);
+        let request = Request::post(self.uri.clone())
+            .header(CONTENT_TYPE, "application/grpc")
+            .header(TE, "trailers")
+            .header(USER_AGENT, concat!("narthex/", env!("CARGO_PKG_VERSION")))
+            .body(())
+            .map_err(|error| TunnelError::new(TunnelFailure::Protocol, error))?;
+        let mut sender = self.sender.clone().ready().await.map_err(not_begun)?;
+        let (answer, send) = sender.send_request(request, false).map_err(not_begun)?;
+        let mut dial =
+            Dial { call: Some(Call::new(answer, send, &self.shared)), random: number(), shared: &self.shared };
+        dial.ask(address)?;
+        let connection = poll_fn(|cx| dial.poll_answer(cx, address)).await?;
+        dial.into_tunnel(connection)
+    }
+
+    fn not_begun(&self, error: &h2::Error) -> TunnelError {
+        let ended = self.shared.ended.borrow();
+        let why = ended.as_ref().map_or_else(|| error.to_string(), Clone::clone);
+        TunnelError::new(TunnelFailure::NotBegun, why)
+    }
+
+    /// Whether the connection is over, and all its tunnels with it.
+    pub fn is_closed(&self) -> bool {
+        self.shared.ended.borrow().is_some()
+    }
+
+    /// Whether it takes dials: it is open, the server did not say goodbye, and there is room for another stream.
+    pub fn takes_dials(&self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        // Pending is one that waits for room.
+        !self.is_closed() && self.free() > 0 && !matches!(self.sender.clone().poll_ready(&mut cx), Poll::Ready(Err(_)))
+    }
+
+    /// Streams that it could still open at once; most servers set no limit.
+    pub fn free(&self) -> usize {
+        self.shared.limit.get().saturating_sub(self.shared.streams.get())
+    }
+
+    /// Streams on it: tunnels, dials, and what is not quite ended yet.
+    pub fn streams(&self) -> usize {
+        self.shared.streams.get()
+    }
+
+    /// Tunnels whose writer has waited for more than two seconds. An agent of the reference that is stuck with one
+    /// connection, whose target does not read, takes nothing for any other.
+    pub fn stuck(&self) -> usize {
+        self.shared.stuck.get()
+    }
+
+    /// How often something came from the server. If it is the same after a dial in vain, server or agent may be gone.
+    pub fn heard(&self) -> u64 {
+        self.shared.heard.get()
+    }
+
+    /// Whether both are the same connection.
+    pub fn is(&self, other: &Client) -> bool {
+        Rc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+/// A dial that was not answered yet; dropped, it is taken back.
+struct Dial<'c> {
+    call: Option<Call>,
+    random: i64,
+    shared: &'c Rc<Shared>,
+}
+
+impl Dial<'_> {
+    fn ask(&mut self, address: &str) -> Result<(), TunnelError> {
+        let request =
+            Packet::DialRequest { protocol: "tcp".to_owned(), address: address.to_owned(), random: self.random };
+        let Some(call) = &self.call else { return Ok(()) };
+        self.shared.watch(&call.line);
+        call.line.send(&request, false)
+    }
+
+    /// The agent's number of the connection. Only the packets up to the answer are looked at: what a target says at
+    /// once comes behind it, and waits for the tunnel.
+    fn poll_answer(&mut self, cx: &mut Context<'_>, address: &str) -> Poll<Result<i64, TunnelError>> {
+        let lost = |why: &str| TunnelError::new(TunnelFailure::Lost, format_args!("dialling {address}: {why}"));
+        loop {
+            let Some(call) = &mut self.call else { return Poll::Ready(Err(lost("the stream is gone"))) };
+            let failure = match std::task::ready!(call.poll_packet(cx)) {
+                Ok(Some((Packet::DialResponse { error, connection, random }, _))) if random == self.random => {
+                    if error.is_empty() && connection != 0 {
+                        return Poll::Ready(Ok(connection));
+                    }
+                    self.leave();
+                    match error.is_empty() {
+                        true => TunnelError::new(TunnelFailure::Protocol, "a connection without a number"),
+                        false => TunnelError::of_dial(address, &error),
+                    }
+                }
+                Ok(Some((Packet::CloseDial { random }, _))) if random == self.random => {
+                    self.leave();
+                    lost("the agent gave it up")
+                }
+                Ok(Some((Packet::CloseResponse { error, .. }, _))) => {
+                    self.leave();
+                    lost(&format!("closed before it was open: {error}"))
+                }
+                Ok(Some((_, owed))) => {
+                    call.line.take(owed);
+                    continue;
+                }
+                Ok(None) => lost("the server ended the stream"),
+                Err(error) => error,
+            };
+            // After a failure of the stream itself there is nobody to tell.
+            self.call = None;
+            return Poll::Ready(Err(failure));
+        }
+    }
+
+    /// The dial is answered, and nothing is to be taken back.
+    fn leave(&mut self) {
+        if let Some(call) = self.call.take() {
+            self.shared.leave(Leaving::Closed(call));
+        }
+    }
+
+    fn into_tunnel(mut self, connection: i64) -> Result<Tunnel, TunnelError> {
+        let call = self.call.take();
+        call.map(|call| Tunnel::new(call, connection, self.shared.clone()))
+            .ok_or_else(|| TunnelError::new(TunnelFailure::Lost, "the stream is gone"))
+    }
+}
+
+impl Drop for Dial<'_> {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            self.shared.leave(Leaving::Dial(call, self.random));
+        }
+    }
+}
+
+/// A dial's number. The reference's server keeps the dials of all its clients in one table, so it must be nobody
+/// else's, nor to be guessed.
+fn number() -> i64 {
+    // Six of its bits are fixed, the version and the variant: random ones are laid over them, or they are cut off.
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    ((high ^ (low << 8)) >> 1).cast_signed()
+}
+
+/// Says that a connection is over when its task is, however that came about.
+struct Ending(Rc<Shared>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.end("the connection to the Konnectivity server is closed".to_owned());
+    }
+}
+
+/// Serves a connection until it ends: HTTP/2 itself, the streams that were left, and the look after the others.
+async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
+    mut connection: std::pin::Pin<Box<Connection<T, Bytes>>>,
+    ending: Ending,
+) {
+    let shared = &ending.0;
+    let mut leaving = FuturesUnordered::new();
+    let mut sweep = pin!(sleep(SWEEP));
+    let ended = poll_fn(|cx| {
+        shared.wake_later(cx.waker());
+        leaving.extend(shared.leavers().into_iter().map(leave));
+        while let Poll::Ready(Some(())) = leaving.poll_next_unpin(cx) {}
+        while !shared.lines.borrow().is_empty() && sweep.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            shared.sweep(now);
+            sweep.as_mut().reset(now + SWEEP);
+        }
+        let polled = connection.as_mut().poll(cx);
+        shared.limit.set(connection.max_concurrent_send_streams());
+        polled
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "a connection to a Konnectivity server ended");
+        shared.end(format!("the connection to the Konnectivity server ended: {error}"));
+    }
+}

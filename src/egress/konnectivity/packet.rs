@@ -1,0 +1,391 @@
+//! The packets of Konnectivity (`konnectivity-client/proto/client/client.proto`), and how gRPC frames them.
+
+use std::io::IoSlice;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+use crate::kubeapi::wire::{self, Value};
+
+/// gRPC's word before every message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+/// The longest message that gRPC's Go implementation takes, on all three sides of the protocol.
+const LONGEST: usize = 4 << 20;
+
+/// What client, server and agent say to each other about one connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// The client wants a connection.
+    DialRequest {
+        /// A network as Go names it, for example `tcp`.
+        protocol: String,
+        /// Host and port, as the agent is to look them up.
+        address: String,
+        /// The client's number of this dial.
+        random: i64,
+    },
+    /// What became of a dial.
+    DialResponse {
+        /// Why it failed, in the agent's or the server's words; empty if it did not.
+        error: String,
+        /// The agent's number of the connection, never 0.
+        connection: i64,
+        /// The number of the dial.
+        random: i64,
+    },
+    /// The client wants a connection closed.
+    CloseRequest {
+        /// Its number.
+        connection: i64,
+    },
+    /// A connection is closed, by the target as well as at the client's wish.
+    CloseResponse {
+        /// What went wrong; mostly empty, even then.
+        error: String,
+        /// Its number.
+        connection: i64,
+    },
+    /// Bytes of a connection, in either direction.
+    Data {
+        /// Its number.
+        connection: i64,
+        /// The bytes. Nobody should send none, and none mean nothing.
+        data: Bytes,
+    },
+    /// A dial is given up.
+    CloseDial {
+        /// Its number.
+        random: i64,
+    },
+    /// An agent wants no further dials.
+    Drain,
+    /// A kind that we do not know: to be ignored.
+    Unknown(i32),
+}
+
+/// Bytes on a stream that are no packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nonsense {
+    /// A message says that it is compressed, which nobody asked for.
+    Compressed,
+    /// A message longer than the protocol allows.
+    TooLong(usize),
+    /// A message that is no protobuf.
+    Malformed,
+}
+
+impl std::fmt::Display for Nonsense {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Nonsense::Compressed => f.write_str("a compressed message"),
+            Nonsense::TooLong(length) => write!(f, "a message of {length} bytes, the most are {LONGEST}"),
+            Nonsense::Malformed => f.write_str("a message that is no protobuf"),
+        }
+    }
+}
+
+/// The numbers of `PacketType`, and the field that holds such a packet's content.
+mod kind {
+    pub(super) const DIAL_REQUEST: (i32, u8) = (0, 2);
+    pub(super) const DIAL_RESPONSE: (i32, u8) = (1, 3);
+    pub(super) const CLOSE_REQUEST: (i32, u8) = (2, 5);
+    pub(super) const CLOSE_RESPONSE: (i32, u8) = (3, 6);
+    pub(super) const DATA: (i32, u8) = (4, 4);
+    pub(super) const CLOSE_DIAL: (i32, u8) = (5, 7);
+    pub(super) const DRAIN: (i32, u8) = (6, 8);
+}
+
+/// What a message inside a packet says: its numbers and its bytes, by their field. Whatever kind it is, its fields
+/// are among the first three.
+#[derive(Clone, Copy, Default)]
+struct Content<'b> {
+    field: u64,
+    numbers: [i64; 4],
+    bytes: [&'b [u8]; 4],
+}
+
+impl<'b> Content<'b> {
+    fn add(&mut self, message: &'b [u8]) -> Result<(), wire::Malformed> {
+        for field in wire::fields(message) {
+            match field? {
+                (number @ 1..=3, Value::Number(value)) => self.numbers[number as usize] = value.cast_signed(),
+                (number @ 1..=3, Value::Bytes(bytes)) => self.bytes[number as usize] = bytes,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&self, number: usize) -> String {
+        String::from_utf8_lossy(self.bytes[number]).into_owned()
+    }
+}
+
+impl Packet {
+    /// Reads one message. As the reference, by its type: content of another kind counts as none.
+    ///
+    /// # Errors
+    /// It is no protobuf.
+    pub fn decode(message: &Bytes) -> Result<Packet, Nonsense> {
+        let (mut number, mut content) = (0, Content::default());
+        for field in wire::fields(message) {
+            match field.map_err(|_| Nonsense::Malformed)? {
+                // An enum is an int32, whatever was written.
+                (1, Value::Number(value)) => number = value as i32,
+                (field @ 2..=8, Value::Bytes(inner)) => {
+                    if content.field != field {
+                        content = Content { field, ..Content::default() };
+                    }
+                    content.add(inner).map_err(|_| Nonsense::Malformed)?;
+                }
+                _ => {}
+            }
+        }
+        let of = |(kind, field): (i32, u8)| {
+            (kind == number).then(|| if content.field == u64::from(field) { content } else { Content::default() })
+        };
+        Ok(if let Some(data) = of(kind::DATA) {
+            let bytes = data.bytes[3];
+            let bytes = if bytes.is_empty() { Bytes::new() } else { message.slice_ref(bytes) };
+            Packet::Data { connection: data.numbers[1], data: bytes }
+        } else if let Some(dial) = of(kind::DIAL_RESPONSE) {
+            Packet::DialResponse { error: dial.text(1), connection: dial.numbers[2], random: dial.numbers[3] }
+        } else if let Some(close) = of(kind::CLOSE_RESPONSE) {
+            Packet::CloseResponse { error: close.text(1), connection: close.numbers[2] }
+        } else if let Some(close) = of(kind::CLOSE_REQUEST) {
+            Packet::CloseRequest { connection: close.numbers[1] }
+        } else if let Some(dial) = of(kind::DIAL_REQUEST) {
+            Packet::DialRequest { protocol: dial.text(1), address: dial.text(2), random: dial.numbers[3] }
+        } else if let Some(dial) = of(kind::CLOSE_DIAL) {
+            Packet::CloseDial { random: dial.numbers[1] }
+        } else if of(kind::DRAIN).is_some() {
+            Packet::Drain
+        } else {
+            Packet::Unknown(number)
+        })
+    }
+
+    /// The packet as one gRPC message, framed.
+    pub fn frame(&self) -> Bytes {
+        if let Packet::Data { connection, data } = self {
+            return frame_data(*connection, &[IoSlice::new(data)], data.len());
+        }
+        let mut inner = Vec::new();
+        let ((number, field), inner) = match self {
+            Packet::DialRequest { protocol, address, random } => {
+                wire::text(&mut inner, 1, protocol);
+                wire::text(&mut inner, 2, address);
+                wire::number(&mut inner, 3, random.cast_unsigned());
+                (kind::DIAL_REQUEST, inner)
+            }
+            Packet::DialResponse { error, connection, random } => {
+                wire::text(&mut inner, 1, error);
+                wire::number(&mut inner, 2, connection.cast_unsigned());
+                wire::number(&mut inner, 3, random.cast_unsigned());
+                (kind::DIAL_RESPONSE, inner)
+            }
+            Packet::CloseRequest { connection } => {
+                wire::number(&mut inner, 1, connection.cast_unsigned());
+                (kind::CLOSE_REQUEST, inner)
+            }
+            Packet::CloseResponse { error, connection } => {
+                wire::text(&mut inner, 1, error);
+                wire::number(&mut inner, 2, connection.cast_unsigned());
+                (kind::CLOSE_RESPONSE, inner)
+            }
+            Packet::CloseDial { random } => {
+                wire::number(&mut inner, 1, random.cast_unsigned());
+                (kind::CLOSE_DIAL, inner)
+            }
+            Packet::Drain => (kind::DRAIN, inner),
+            Packet::Data { .. } => (kind::DATA, inner),
+            Packet::Unknown(number) => ((*number, 0), inner),
+        };
+        let mut out = vec![0; PREFIX];
+        if number != 0 {
+            wire::number(&mut out, 1, i64::from(number).cast_unsigned());
+        }
+        if field != 0 {
+            wire::nested(&mut out, field, &inner);
+        }
+        let length = (out.len() - PREFIX) as u32;
+        out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+        out.into()
+    }
+}
+
+/// The first `length` bytes of `slices` as a framed [`Packet::Data`]; they are copied once. There must be as many, and
+/// no more than fit into a message.
+pub(super) fn frame_data(connection: i64, slices: &[IoSlice<'_>], length: usize) -> Bytes {
+    let connection = connection.cast_unsigned();
+    let inner = 1 + wire::varint_length(connection) + 1 + wire::varint_length(length as u64) + length;
+    let message = 2 + 1 + wire::varint_length(inner as u64) + inner;
+    let mut out = Vec::with_capacity(PREFIX + message);
+    out.push(0);
+    out.extend_from_slice(&(message as u32).to_be_bytes());
+    wire::number(&mut out, 1, kind::DATA.0 as u64);
+    wire::tag(&mut out, kind::DATA.1, 2);
+    wire::varint(&mut out, inner as u64);
+    wire::number(&mut out, 1, connection);
+    wire::tag(&mut out, 3, 2);
+    wire::varint(&mut out, length as u64);
+    let mut left = length;
+    for slice in slices {
+        let piece = &slice[..slice.len().min(left)];
+        out.extend_from_slice(piece);
+        left -= piece.len();
+    }
+    out.into()
+}
+
+/// Packets out of the pieces in which a stream brings them.
+#[derive(Debug, Default)]
+pub struct Frames {
+    prefix: [u8; PREFIX],
+    /// Bytes of the prefix that are there.
+    begun: usize,
+    /// A message that came in pieces, as far as it is there.
+    message: BytesMut,
+}
+
+/// A packet that was read, and where its bytes lie.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The packet.
+    pub packet: Packet,
+    /// Whether the bytes of a [`Packet::Data`] are those of the piece itself, not a copy.
+    pub shared: bool,
+}
+
+impl Frames {
+    /// Takes the next packet, or else all that is there, from the front of `piece`.
+    ///
+    /// # Errors
+    /// The stream makes no sense and is not to be read on.
+    pub fn read(&mut self, piece: &mut Bytes) -> Result<Option<Read>, Nonsense> {
+        let missing = (PREFIX - self.begun).min(piece.len());
+        self.prefix[self.begun..self.begun + missing].copy_from_slice(&piece[..missing]);
+        piece.advance(missing);
+        self.begun += missing;
+        if self.begun < PREFIX {
+            return Ok(None);
+        }
+        let [compressed, a, b, c, d] = self.prefix;
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if compressed != 0 {
+            return Err(Nonsense::Compressed);
+        }
+        if length > LONGEST {
+            return Err(Nonsense::TooLong(length));
+        }
+        if self.message.is_empty() && piece.len() >= length {
+            self.begun = 0;
+            return Ok(Some(Read { packet: Packet::decode(&piece.split_to(length))?, shared: true }));
+        }
+        let missing = (length - self.message.len()).min(piece.len());
+        self.message.extend_from_slice(&piece[..missing]);
+        piece.advance(missing);
+        if self.message.len() < length {
+            return Ok(None);
+        }
+        self.begun = 0;
+        let message = std::mem::take(&mut self.message).freeze();
+        Ok(Some(Read { packet: Packet::decode(&message)?, shared: false }))
+    }
+
+    /// Whether the stream may end here: not within a message.
+    pub fn is_between(&self) -> bool {
+        self.begun == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn every_kind() -> Vec<Packet> {
+        vec![
+            Packet::DialRequest { protocol: "tcp".to_owned(), address: "a:443".to_owned(), random: i64::MAX },
+            Packet::DialResponse { error: "dial tcp: refused".to_owned(), connection: 0, random: 42 },
+            Packet::DialResponse { error: String::new(), connection: 5, random: 42 },
+            Packet::CloseRequest { connection: 300 },
+            Packet::CloseResponse { error: String::new(), connection: 1 },
+            Packet::Data { connection: 5, data: Bytes::from_static(b"hello") },
+            Packet::Data { connection: -1, data: Bytes::from(vec![7; 70_000]) },
+            Packet::Data { connection: 5, data: Bytes::new() },
+            Packet::CloseDial { random: -7 },
+            Packet::Drain,
+            Packet::Unknown(64),
+            Packet::Unknown(-1),
+        ]
+    }
+
+    #[test]
+    fn byte_for_byte_the_reference_s() {
+        let dial = Packet::DialRequest { protocol: "tcp".to_owned(), address: "a:1".to_owned(), random: 42 };
+        assert_eq!(dial.frame(), &b"\0\0\0\0\x0e\x12\x0c\x0a\x03tcp\x12\x03a:1\x18\x2a"[..]);
+        let data = Packet::Data { connection: 5, data: Bytes::from_static(b"hi") };
+        assert_eq!(data.frame(), &b"\0\0\0\0\x0a\x08\x04\x22\x06\x08\x05\x1a\x02hi"[..]);
+        let refused = Bytes::from_static(b"\x08\x01\x1a\x05\x0a\x01x\x18\x2a");
+        let expected = Packet::DialResponse { error: "x".to_owned(), connection: 0, random: 42 };
+        assert_eq!(Packet::decode(&refused), Ok(expected));
+        assert_eq!(Packet::decode(&Bytes::from_static(b"\x08\x06\x42\x00")), Ok(Packet::Drain));
+    }
+
+    #[test]
+    fn packets_come_whole_in_whatever_pieces_they_are_cut() {
+        let packets = every_kind();
+        let stream: Vec<u8> = packets.iter().flat_map(|packet| packet.frame().to_vec()).collect();
+        for size in [1, 2, 5, 7, 64, 16_384, stream.len()] {
+            let (mut frames, mut read) = (Frames::default(), Vec::new());
+            for piece in stream.chunks(size) {
+                let mut piece = Bytes::copy_from_slice(piece);
+                while let Some(next) = frames.read(&mut piece).unwrap() {
+                    read.push(next.packet);
+                }
+                assert!(piece.is_empty());
+            }
+            assert_eq!(read, packets, "in pieces of {size}");
+            assert!(frames.is_between());
+        }
+    }
+
+    #[test]
+    fn a_cut_message_is_malformed_or_says_less_and_never_panics() {
+        for packet in every_kind().into_iter().filter(|packet| *packet != Packet::Drain) {
+            let message = packet.frame().slice(PREFIX..);
+            for cut in 0..message.len().min(40) {
+                assert_ne!(Packet::decode(&message.slice(..cut)), Ok(packet.clone()));
+            }
+        }
+        let mut frames = Frames::default();
+        let mut cut = Packet::Drain.frame().slice(..6);
+        assert_eq!(frames.read(&mut cut), Ok(None));
+        assert!(!frames.is_between());
+    }
+
+    #[test]
+    fn what_is_no_packet_is_refused_before_it_is_awaited() {
+        let read = |bytes: &'static [u8]| Frames::default().read(&mut Bytes::from_static(bytes));
+        assert_eq!(read(b"\x01\0\0\0\x01x"), Err(Nonsense::Compressed));
+        assert_eq!(read(b"\0\0\x40\0\x01"), Err(Nonsense::TooLong(LONGEST + 1)));
+        assert_eq!(read(b"\0\0\x40\0\0"), Ok(None));
+        assert_eq!(read(b"\0\0\0\0\x01\xff"), Err(Nonsense::Malformed));
+    }
+
+    #[test]
+    fn the_type_decides_and_content_of_another_kind_is_none() {
+        // DATA with the content of a dial's answer.
+        let packet = Packet::decode(&Bytes::from_static(b"\x08\x04\x1a\x05\x0a\x01x\x18\x2a")).unwrap();
+        assert_eq!(packet, Packet::Data { connection: 0, data: Bytes::new() });
+        // Two contents: the last one counts; the same twice: merged.
+        let packet = Packet::decode(&Bytes::from_static(b"\x08\x04\x1a\x02\x18\x2a\x22\x02\x08\x05\x22\x03\x1a\x01x"));
+        assert_eq!(packet, Ok(Packet::Data { connection: 5, data: Bytes::from_static(b"x") }));
+    }
+
+    #[test]
+    fn slices_become_one_packet() {
+        let slices = [IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cdef")];
+        let expected = Packet::Data { connection: 9, data: Bytes::from_static(b"abcd") };
+        assert_eq!(frame_data(9, &slices, 4), expected.frame());
+    }
+}

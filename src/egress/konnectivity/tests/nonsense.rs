@@ -1,0 +1,104 @@
+//! What no server should say: ignored where it may be, else the end of one tunnel and no other.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt as _;
+
+use super::fake::{Call, Fake, with_server};
+use super::read_all;
+use crate::egress::konnectivity::{Packet, Tunnel, TunnelFailure};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn open(fake: &Fake) -> (Tunnel, Call) {
+    let (tunnel, call) = tokio::join!(fake.client.dial("a:1", PATIENCE), async {
+        let mut call = fake.accept().await;
+        call.open(1).await;
+        call
+    });
+    (tunnel.unwrap(), call)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_means_nothing_is_ignored() {
+    with_server(async |fake| {
+        let (mut tunnel, mut call) = open(&fake).await;
+        let nothing = || {
+            [
+                Packet::Unknown(64),
+                Packet::Unknown(-1),
+                Packet::Drain,
+                Packet::Data { connection: 1, data: Bytes::new() },
+                Packet::Data { connection: 2, data: Bytes::from_static(b"another's") },
+                Packet::Data { connection: 0, data: Bytes::from_static(b"nobody's") },
+                Packet::CloseResponse { error: "Unknown connectID".to_owned(), connection: 2 },
+                Packet::CloseRequest { connection: 1 },
+                Packet::CloseDial { random: 0 },
+                Packet::DialRequest { protocol: "tcp".to_owned(), address: "a:1".to_owned(), random: 1 },
+                Packet::DialResponse { error: String::new(), connection: 9, random: 0 },
+            ]
+        };
+        for packet in nothing() {
+            call.say(&packet);
+        }
+        call.raw(Bytes::from_static(b"\0\0\0\0\0"));
+        call.say_data(1, b"to the point");
+        for packet in nothing() {
+            call.say(&packet);
+        }
+        call.say(&Packet::CloseResponse { error: String::new(), connection: 1 });
+        assert_eq!(read_all(&mut tunnel).await, (b"to the point".to_vec(), Ok(())));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nonsense_ends_one_tunnel_and_no_other() {
+    with_server(async |fake| {
+        let (mut other, mut others_call) = open(&fake).await;
+        let cut = || Packet::Data { connection: 1, data: Bytes::from_static(b"hello") }.frame().slice(..9);
+        for (words, ends) in [
+            (Bytes::from_static(b"\x01\0\0\0\x02\x08\x06"), false),
+            (Bytes::from_static(b"\0\0\x40\0\x01"), false),
+            (Bytes::from_static(b"\0\xff\xff\xff\xff"), false),
+            (Bytes::from_static(b"\0\0\0\0\x02\xff\xff"), false),
+            (Bytes::from_static(b"HTTP/1.1 200 OK\r\n\r\n"), false),
+            (cut(), true),
+        ] {
+            let (mut tunnel, mut call) = open(&fake).await;
+            call.raw(words.clone());
+            if ends {
+                call.end("0", "");
+            }
+            assert_eq!(read_all(&mut tunnel).await, (Vec::new(), Err(TunnelFailure::Protocol)), "{words:?}");
+            drop(tunnel);
+            if !ends {
+                assert!(call.try_packet().await.is_err(), "the stream is reset");
+            }
+        }
+        others_call.say_data(1, b"well");
+        let mut four = [0; 4];
+        other.read_exact(&mut four).await.unwrap();
+        assert_eq!(&four, b"well");
+        assert!(fake.client.takes_dials());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_message_comes_through() {
+    with_server(async |fake| {
+        let (mut tunnel, mut call) = open(&fake).await;
+        let sent = super::pattern((4 << 20) - 14);
+        let packet = Packet::Data { connection: 1, data: Bytes::copy_from_slice(&sent) };
+        let (all, ()) = tokio::join!(read_all(&mut tunnel), async {
+            for _ in 0..3 {
+                assert!(call.pour(&packet).await);
+            }
+            call.say(&Packet::CloseResponse { error: String::new(), connection: 1 });
+        });
+        assert!(all == (sent.repeat(3), Ok(())));
+    })
+    .await;
+}

@@ -1,0 +1,157 @@
+//! Many tunnels on one connection, and what those who do not read or write do to the others: nothing.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout};
+
+use super::fake::{Call, Fake, with_server};
+use super::{failure, pattern, read_all};
+use crate::egress::konnectivity::{Packet, Tunnel, TunnelFailure};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn open(fake: &Fake, connection: i64) -> (Tunnel, Call) {
+    let (tunnel, call) = tokio::join!(fake.client.dial("a:1", PATIENCE), async {
+        let mut call = fake.accept().await;
+        call.open(connection).await;
+        call
+    });
+    (tunnel.unwrap(), call)
+}
+
+/// Sends back what comes, until it is asked to close.
+async fn echo(mut call: Call, connection: i64) {
+    while let Some(packet) = call.packet().await {
+        match packet {
+            Packet::Data { .. } => assert!(call.pour(&packet).await),
+            Packet::CloseRequest { .. } => call.say(&Packet::CloseResponse { error: String::new(), connection }),
+            other => panic!("{other:?}"),
+        }
+    }
+    call.end("0", "");
+}
+
+async fn asks(tunnel: &mut Tunnel, words: &[u8]) {
+    let mut back = vec![0; words.len()];
+    let (mut reader, mut writer) = tokio::io::split(tunnel);
+    let (read, written) = tokio::join!(reader.read_exact(&mut back), writer.write_all(words));
+    read.unwrap();
+    written.unwrap();
+    assert!(back == words);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_tunnels_share_one_connection() {
+    with_server(async |fake| {
+        let accepting = spawn_local({
+            let fake = fake.clone();
+            async move {
+                for connection in 1..=1000 {
+                    let mut call = fake.accept().await;
+                    call.open(connection).await;
+                    spawn_local(echo(call, connection));
+                }
+            }
+        });
+        let dials = (0..1000).map(|_| fake.client.dial("a:1", PATIENCE));
+        let mut tunnels: Vec<Tunnel> = join_all(dials).await.into_iter().map(Result::unwrap).collect();
+        accepting.await.unwrap();
+        assert_eq!(fake.client.streams(), 1000);
+        let words: Vec<Vec<u8>> = (0..1000).map(|at| pattern(100 + 97 * at)).collect();
+        join_all(tunnels.iter_mut().zip(&words).map(|(tunnel, words)| asks(tunnel, words))).await;
+        drop(tunnels);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(fake.client.streams(), 0);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_stops_costs_itself_its_tunnel_and_others_nothing() {
+    with_server(async |fake| {
+        let (mut stopped, mut pouring) = open(&fake, 1).await;
+        let (mut paused, mut few) = open(&fake, 2).await;
+        let mut others = Vec::new();
+        for connection in 3..103 {
+            let (tunnel, call) = open(&fake, connection).await;
+            spawn_local(echo(call, connection));
+            others.push(tunnel);
+        }
+        let begun = Instant::now();
+        let poured = spawn_local(async move {
+            let packet = Packet::Data { connection: 1, data: Bytes::from(pattern(4096)) };
+            let mut count = 0;
+            while pouring.pour(&packet).await {
+                count += 4096;
+            }
+            (count, begun.elapsed())
+        });
+        few.say_data(2, &pattern(100_000));
+        for _ in 0..40 {
+            join_all(others.iter_mut().map(async |tunnel| {
+                timeout(Duration::from_millis(100), asks(tunnel, &pattern(10_000))).await.unwrap();
+            }))
+            .await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let (count, after) = poured.await.unwrap();
+        assert!((4 << 20) - 30_000 < count && count <= 4 << 20, "{count} bytes were let through");
+        assert!((30..33).contains(&after.as_secs()), "{after:?}");
+        assert_eq!(failure(&stopped.read(&mut [0; 10]).await.unwrap_err()), TunnelFailure::SlowReader);
+        assert!(stopped.write(b"x").await.is_err());
+        few.say(&Packet::CloseResponse { error: String::new(), connection: 2 });
+        assert_eq!(read_all(&mut paused).await, (pattern(100_000), Ok(())), "a pause alone does no harm");
+        let words = pattern(1 << 20);
+        join_all(others.iter_mut().map(|tunnel| asks(tunnel, &words))).await;
+        assert_eq!(fake.client.streams(), 102);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hundreds_of_readers_that_stop_do_not_fill_the_connection() {
+    with_server(async |fake| {
+        let mut stopped = Vec::new();
+        for connection in 1..=40 {
+            let (tunnel, mut call) = open(&fake, connection).await;
+            stopped.push(tunnel);
+            spawn_local(async move {
+                let packet = Packet::Data { connection, data: Bytes::from(pattern(65_000)) };
+                while call.pour(&packet).await {}
+            });
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (mut other, call) = open(&fake, 100).await;
+        spawn_local(echo(call, 100));
+        timeout(Duration::from_millis(100), asks(&mut other, &pattern(1 << 20))).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_far_end_that_takes_nothing_is_noticed_and_others_go_on() {
+    with_server(async |fake| {
+        let (mut stuck, call) = open(&fake, 1).await;
+        let (mut other, others_call) = open(&fake, 2).await;
+        spawn_local(echo(others_call, 2));
+        let writing = spawn_local(async move {
+            let written = timeout(Duration::from_secs(60), stuck.write_all(&pattern(10 << 20))).await;
+            assert!(written.is_err(), "nobody reads it");
+            stuck
+        });
+        assert_eq!(fake.client.stuck(), 0);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(fake.client.stuck(), 1);
+        asks(&mut other, b"and you?").await;
+        let stuck = writing.await.unwrap();
+        drop(stuck);
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert_eq!((fake.client.stuck(), fake.client.streams()), (0, 1));
+        drop(call);
+    })
+    .await;
+}

@@ -1,0 +1,284 @@
+//! A tunnel: one TCP connection at the far end, as a stream of bytes here.
+
+use std::collections::VecDeque;
+use std::future::Future as _;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::call::Call;
+use super::failure::{TunnelError, TunnelFailure};
+use super::leave::{CLOSING, Leaving};
+use super::packet::{Packet, frame_data};
+use super::shared::Shared;
+
+/// Bytes of one packet. With what frames it, it fills four of HTTP/2's frames, and an agent's queue, which counts
+/// packets, holds the more.
+const MOST: usize = (64 << 10) - 32;
+/// Bytes that are read ahead of the reader to learn whether the far end closed.
+const LOOK_AHEAD: usize = 64 << 10;
+/// How long an agent gets to pass on what we sent before it is asked to close: an agent of the reference then drops
+/// what it has not passed on. It is also how long the far end may think about an answer to a half-closed stream.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A connection through a Konnectivity server and agent.
+///
+/// Konnectivity cannot close one direction only. `shutdown` waits until everything is sent and a second passed without
+/// a word from either side, then closes both; what the far end sent before that can still be read.
+///
+/// The end of reading is clean only if the far end said so, which an agent of the reference does whether its target
+/// closed or was lost; who has to know needs a length or TLS inside.
+pub struct Tunnel {
+    /// There until it is dropped.
+    call: Option<Call>,
+    shared: Rc<Shared>,
+    connection: i64,
+    /// What came and was not read, each with the bytes it owes to the window.
+    inbox: VecDeque<(Bytes, usize)>,
+    /// Bytes in it.
+    queued: usize,
+    end: Option<Result<(), TunnelError>>,
+    closing: Closing,
+    /// Whether a reader is to be woken by what comes.
+    reader_waits: bool,
+    sent: Option<Instant>,
+    received: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// How far the end came on our side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// Nothing more is written.
+    Written,
+    /// The far end was asked to close.
+    Asked,
+}
+
+impl Tunnel {
+    pub(super) fn new(call: Call, connection: i64, shared: Rc<Shared>) -> Tunnel {
+        Tunnel {
+            call: Some(call),
+            shared,
+            connection,
+            inbox: VecDeque::new(),
+            queued: 0,
+            end: None,
+            closing: Closing::No,
+            reader_waits: false,
+            sent: None,
+            received: None,
+            timer: None,
+        }
+    }
+
+    fn call(&mut self) -> Result<&mut Call, TunnelError> {
+        self.call.as_mut().ok_or_else(|| TunnelError::new(TunnelFailure::Lost, "the stream is gone"))
+    }
+
+    /// Takes what comes next; ready when that says something to a reader.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if self.call.as_ref().is_some_and(|call| call.line.given_up.get()) {
+                self.inbox.clear();
+                self.queued = 0;
+                self.end = Some(Err(TunnelError::new(TunnelFailure::SlowReader, "given up for its slow reader")));
+            }
+            if self.end.is_some() {
+                return Poll::Ready(());
+            }
+            let packet = match self.call() {
+                Ok(call) => ready!(call.poll_packet(cx)),
+                Err(error) => Err(error),
+            };
+            match packet {
+                Ok(Some((Packet::Data { connection, data }, owed))) if connection == self.connection => {
+                    if !data.is_empty() {
+                        self.queued += data.len();
+                        self.inbox.push_back((data, owed));
+                        self.received = Some(Instant::now());
+                        return Poll::Ready(());
+                    }
+                }
+                Ok(Some((Packet::CloseResponse { connection, error }, _))) if connection == self.connection => {
+                    let lost = || TunnelError::new(TunnelFailure::Lost, format_args!("closed at the far end: {error}"));
+                    let fine = error.is_empty() || self.closing == Closing::Asked;
+                    self.end = Some(if fine { Ok(()) } else { Err(lost()) });
+                }
+                Ok(Some((packet, owed))) => {
+                    tracing::debug!(?packet, "a packet of Konnectivity that nobody waits for");
+                    if let Some(call) = &self.call {
+                        call.line.take(owed);
+                    }
+                }
+                Ok(None) => {
+                    let lost = TunnelError::new(TunnelFailure::Lost, "the server ended the stream without a farewell");
+                    self.end = Some(if self.closing == Closing::Asked { Ok(()) } else { Err(lost) });
+                }
+                Err(error) => self.end = Some(Err(error)),
+            }
+        }
+    }
+
+    /// Reads ahead, for someone who writes, what no reader waits for: whether the far end closed.
+    fn look_ahead(&mut self, cx: &mut Context<'_>) {
+        while !self.reader_waits && self.end.is_none() && self.queued < LOOK_AHEAD && self.poll_next(cx).is_ready() {}
+    }
+
+    /// Moves what there is room for from the inbox to the reader.
+    fn give(&mut self, out: &mut ReadBuf<'_>) {
+        while out.remaining() > 0
+            && let Some((bytes, owed)) = self.inbox.front_mut()
+        {
+            let length = bytes.len().min(out.remaining());
+            out.put_slice(&bytes[..length]);
+            bytes.advance(length);
+            self.queued -= length;
+            let owed = if bytes.is_empty() { std::mem::take(owed) } else { 0 };
+            if bytes.is_empty() {
+                self.inbox.pop_front();
+            }
+            if let Some(call) = &self.call {
+                call.line.take(owed);
+            }
+        }
+    }
+
+    fn poll_timer(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        if timer.deadline() != at {
+            timer.as_mut().reset(at);
+        }
+        timer.as_mut().poll(cx)
+    }
+
+    fn poll_write_slices(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.look_ahead(&mut Context::from_waker(Waker::noop()));
+        match &self.end {
+            Some(Err(error)) => return Poll::Ready(Err(error.clone().into())),
+            Some(Ok(())) => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            None if self.closing != Closing::No => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            None => {}
+        }
+        let length = slices.iter().map(|slice| slice.len()).sum::<usize>().min(MOST);
+        if length == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let connection = self.connection;
+        let line = &self.call()?.line;
+        let length = ready!(line.poll_room(cx, length))?;
+        line.send_frame(frame_data(connection, slices, length))?;
+        self.sent = Some(Instant::now());
+        Poll::Ready(Ok(length))
+    }
+}
+
+impl AsyncRead for Tunnel {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.reader_waits = false;
+        let before = out.filled().len();
+        loop {
+            this.give(out);
+            if out.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let something = out.filled().len() > before;
+            if this.inbox.is_empty()
+                && let Some(end) = &this.end
+            {
+                return Poll::Ready(if something { Ok(()) } else { end.clone().map_err(io::Error::from) });
+            }
+            if this.poll_next(cx).is_ready() {
+                continue;
+            }
+            if something {
+                return Poll::Ready(Ok(()));
+            }
+            this.reader_waits = true;
+            if this.closing != Closing::Asked {
+                return Poll::Pending;
+            }
+            // It was set when the far end was asked.
+            let due = this.timer.as_ref().map_or_else(Instant::now, |timer| timer.deadline());
+            ready!(this.poll_timer(due, cx));
+            this.end = Some(Err(TunnelError::new(TunnelFailure::CloseTimeout, "the far end does not say it closed")));
+        }
+    }
+}
+
+impl AsyncWrite for Tunnel {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_write_slices(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_write_slices(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection's task sends what is written as soon as the socket takes it.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.closing == Closing::Asked {
+            return Poll::Ready(Ok(()));
+        }
+        this.closing = Closing::Written;
+        loop {
+            this.look_ahead(cx);
+            if this.end.is_some() {
+                return Poll::Ready(Ok(()));
+            }
+            let Some(last) = this.sent.max(this.received) else { break };
+            let due = last + LINGER;
+            if due <= Instant::now() {
+                break;
+            }
+            ready!(this.poll_timer(due, cx));
+        }
+        let request = Packet::CloseRequest { connection: this.connection };
+        this.call()?.line.send(&request, false)?;
+        this.closing = Closing::Asked;
+        // Only a reader waits for what it says.
+        this.timer = Some(Box::pin(sleep_until(Instant::now() + CLOSING)));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        let connection = self.connection;
+        match (&self.end, self.closing) {
+            // The stream is over, or to be over at once.
+            (Some(Err(_)), _) => {}
+            (Some(Ok(())), _) => self.shared.leave(Leaving::Closed(call)),
+            (None, Closing::Asked) => self.shared.leave(Leaving::Asked(call, connection)),
+            (None, _) => {
+                for (_, owed) in &self.inbox {
+                    call.line.take(*owed);
+                }
+                let due = self.sent.map_or_else(Instant::now, |sent| sent + LINGER);
+                self.shared.leave(Leaving::Open { call, connection, due });
+            }
+        }
+    }
+}
