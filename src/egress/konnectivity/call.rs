@@ -1,9 +1,9 @@
 //! One `/ProxyService/Proxy` stream: packets in, packets out, and what HTTP/2's windows let through.
 
-use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use h2::client::ResponseFuture;
 use h2::{FlowControl, RecvStream, SendStream};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::failure::{TunnelError, TunnelFailure};
@@ -25,7 +26,7 @@ const SMALLEST: usize = 64;
 
 /// One stream. Dropped before its end, it is reset, and the server cleans up behind it.
 pub(super) struct Call {
-    pub(super) line: Rc<Line>,
+    pub(super) line: Arc<Line>,
     incoming: Incoming,
     frames: Frames,
     /// What HTTP/2 brought and was not looked at yet.
@@ -35,16 +36,22 @@ pub(super) struct Call {
 
 /// The part of a stream that its connection's task looks at, too.
 pub(super) struct Line {
-    send: RefCell<SendStream<Bytes>>,
+    send: Mutex<SendStream<Bytes>>,
     /// Known once the server answered.
-    flow: RefCell<Option<FlowControl>>,
+    flow: Mutex<Option<FlowControl>>,
     /// Bytes that were read from it.
-    taken: Cell<u64>,
-    pub(super) stall: Cell<Stall>,
-    /// Since when a writer waits for the server to take more.
-    pub(super) waits: Cell<Option<Instant>>,
+    taken: AtomicU64,
+    pub(super) watched: Mutex<Watched>,
     /// Given up for its slow reader.
-    pub(super) given_up: Cell<bool>,
+    given_up: AtomicBool,
+}
+
+/// What is known of a stream's reader and writer.
+#[derive(Default)]
+pub(super) struct Watched {
+    pub(super) stall: Stall,
+    /// Since when a writer waits for the server to take more.
+    pub(super) waits: Option<Instant>,
 }
 
 /// How far the answer came.
@@ -58,47 +65,52 @@ enum Incoming {
 impl Line {
     /// Bytes that the server sent and nobody took yet.
     pub(super) fn held(&self) -> usize {
-        self.flow.borrow().as_ref().map_or(0, FlowControl::used_capacity)
+        self.flow.lock().as_ref().map_or(0, FlowControl::used_capacity)
     }
 
     /// Bytes that were read.
     pub(super) fn taken(&self) -> u64 {
-        self.taken.get()
+        self.taken.load(Relaxed)
     }
 
     /// Bytes are read: the server may send as many more.
     pub(super) fn take(&self, owed: usize) {
         if owed > 0
-            && let Some(flow) = &mut *self.flow.borrow_mut()
+            && let Some(flow) = &mut *self.flow.lock()
         {
-            self.taken.set(self.taken.get() + owed as u64);
+            self.taken.fetch_add(owed as u64, Relaxed);
             // It fails when the stream is over, and nothing is owed any longer.
             let _ = flow.release_capacity(owed);
         }
     }
 
+    /// Whether it was given up for its slow reader.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up.load(Relaxed)
+    }
+
     /// Ends the stream for a reader that does not read, and lets the others have its part of the window.
     pub(super) fn give_up(&self) {
-        self.given_up.set(true);
-        self.send.borrow_mut().send_reset(h2::Reason::CANCEL);
+        self.given_up.store(true, Relaxed);
+        self.send.lock().send_reset(h2::Reason::CANCEL);
         self.take(self.held());
     }
 
     /// Sends a packet, small enough that no window need be asked; `last` if none follows.
     pub(super) fn send(&self, packet: &Packet, last: bool) -> Result<(), TunnelError> {
-        self.send.borrow_mut().send_data(packet.frame(), last).map_err(|error| TunnelError::of_h2(&error))
+        self.send.lock().send_data(packet.frame(), last).map_err(|error| TunnelError::of_h2(&error))
     }
 
     /// Says that nothing follows.
     pub(super) fn finish(&self) {
         // It fails when the stream is over, and that is what was to be said.
-        let _ = self.send.borrow_mut().send_data(Bytes::new(), true);
+        let _ = self.send.lock().send_data(Bytes::new(), true);
     }
 
     /// Ready with how many of `length` bytes the server takes now, when it takes a packet's worth; they are to be sent
     /// at once. What is said to be written is on its way, whether somebody flushes it or not.
     pub(super) fn poll_room(&self, cx: &mut Context<'_>, length: usize) -> Poll<Result<usize, TunnelError>> {
-        let mut send = self.send.borrow_mut();
+        let mut send = self.send.lock();
         let wanted = length.min(SMALLEST) + OVERHEAD;
         send.reserve_capacity(length + OVERHEAD);
         let mut room = send.capacity();
@@ -110,18 +122,18 @@ impl Line {
                     return Poll::Ready(Err(error));
                 }
                 Poll::Pending => {
-                    self.waits.set(self.waits.get().or_else(|| Some(Instant::now())));
+                    self.watched.lock().waits.get_or_insert_with(Instant::now);
                     return Poll::Pending;
                 }
             };
         }
-        self.waits.set(None);
+        self.watched.lock().waits = None;
         Poll::Ready(Ok(length.min(room - OVERHEAD)))
     }
 
     /// Sends a packet that is framed.
     pub(super) fn send_frame(&self, frame: Bytes) -> Result<(), TunnelError> {
-        let mut send = self.send.borrow_mut();
+        let mut send = self.send.lock();
         send.send_data(frame, false).map_err(|error| TunnelError::of_h2(&error))?;
         // What was reserved too much is everybody's.
         send.reserve_capacity(0);
@@ -130,14 +142,13 @@ impl Line {
 }
 
 impl Call {
-    pub(super) fn new(answer: ResponseFuture, send: SendStream<Bytes>, shared: &Rc<Shared>) -> Call {
-        let line = Rc::new(Line {
-            send: RefCell::new(send),
-            flow: RefCell::new(None),
-            taken: Cell::new(0),
-            stall: Cell::new(Stall::default()),
-            waits: Cell::new(None),
-            given_up: Cell::new(false),
+    pub(super) fn new(answer: ResponseFuture, send: SendStream<Bytes>, shared: &Arc<Shared>) -> Call {
+        let line = Arc::new(Line {
+            send: Mutex::new(send),
+            flow: Mutex::default(),
+            taken: AtomicU64::new(0),
+            watched: Mutex::default(),
+            given_up: AtomicBool::new(false),
         });
         Call {
             line,
@@ -171,7 +182,7 @@ impl Call {
                     let answer = ready!(Pin::new(answer).poll(cx)).map_err(|error| TunnelError::of_h2(&error))?;
                     self.counted.heard();
                     let (head, mut body) = answer.into_parts();
-                    *self.line.flow.borrow_mut() = Some(body.flow_control().clone());
+                    *self.line.flow.lock() = Some(body.flow_control().clone());
                     self.incoming = Incoming::Packets(body);
                     if head.status != http::StatusCode::OK {
                         let why = format_args!("the server answers {}", head.status).to_string();

@@ -2,7 +2,8 @@
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ const STALL: Duration = Duration::from_secs(30);
 pub struct Client {
     sender: SendRequest<Bytes>,
     uri: Uri,
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
 }
 
 impl Client {
@@ -89,7 +90,7 @@ impl Client {
             Poll::Pending => Poll::Pending,
         })
         .await?;
-        let shared = Rc::new(Shared::new(connection.max_concurrent_send_streams(), stall));
+        let shared = Arc::new(Shared::new(connection.max_concurrent_send_streams(), stall));
         tokio::task::spawn_local(serve(connection, Ending(shared.clone())));
         Ok(Client { sender, uri, shared })
     }
@@ -124,14 +125,14 @@ impl Client {
     }
 
     fn not_begun(&self, error: &h2::Error) -> TunnelError {
-        let ended = self.shared.ended.borrow();
+        let ended = self.shared.ended.lock();
         let why = ended.as_ref().map_or_else(|| error.to_string(), Clone::clone);
         TunnelError::new(TunnelFailure::NotBegun, why)
     }
 
     /// Whether the connection is over, and all its tunnels with it.
     pub fn is_closed(&self) -> bool {
-        self.shared.ended.borrow().is_some()
+        self.shared.ended.lock().is_some()
     }
 
     /// Whether it takes dials: it is open, the server did not say goodbye, and there is room for another stream.
@@ -143,28 +144,28 @@ impl Client {
 
     /// Streams that it could still open at once; most servers set no limit.
     pub fn free(&self) -> usize {
-        self.shared.limit.get().saturating_sub(self.shared.streams.get())
+        self.shared.limit.load(Relaxed).saturating_sub(self.shared.streams.load(Relaxed))
     }
 
     /// Streams on it: tunnels, dials, and what is not quite ended yet.
     pub fn streams(&self) -> usize {
-        self.shared.streams.get()
+        self.shared.streams.load(Relaxed)
     }
 
     /// Tunnels whose writer has waited for more than two seconds. An agent of the reference that is stuck with one
     /// connection, whose target does not read, takes nothing for any other.
     pub fn stuck(&self) -> usize {
-        self.shared.stuck.get()
+        self.shared.stuck.load(Relaxed)
     }
 
     /// How often something came from the server. If it is the same after a dial in vain, server or agent may be gone.
     pub fn heard(&self) -> u64 {
-        self.shared.heard.get()
+        self.shared.heard.load(Relaxed)
     }
 
     /// Whether both are the same connection.
     pub fn is(&self, other: &Client) -> bool {
-        Rc::ptr_eq(&self.shared, &other.shared)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
 
@@ -172,7 +173,7 @@ impl Client {
 struct Dial<'c> {
     call: Option<Call>,
     random: i64,
-    shared: &'c Rc<Shared>,
+    shared: &'c Arc<Shared>,
 }
 
 impl Dial<'_> {
@@ -253,7 +254,7 @@ fn number() -> i64 {
 }
 
 /// Says that a connection is over when its task is, however that came about.
-struct Ending(Rc<Shared>);
+struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -273,13 +274,13 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
         shared.wake_later(cx.waker());
         leaving.extend(shared.leavers().into_iter().map(leave));
         while let Poll::Ready(Some(())) = leaving.poll_next_unpin(cx) {}
-        while !shared.lines.borrow().is_empty() && sweep.as_mut().poll(cx).is_ready() {
+        while !shared.lines.lock().is_empty() && sweep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             shared.sweep(now);
             sweep.as_mut().reset(now + SWEEP);
         }
         let polled = connection.as_mut().poll(cx);
-        shared.limit.set(connection.max_concurrent_send_streams());
+        shared.limit.store(connection.max_concurrent_send_streams(), Relaxed);
         polled
     });
     if let Err(error) = ended.await {

@@ -87,6 +87,11 @@ impl TunnelFailure {
         )
     }
 
+    /// Whether the connection to the server, or the server's to its agent, ended under the dial.
+    pub(super) fn is_end(self) -> bool {
+        matches!(self, TunnelFailure::NotBegun | TunnelFailure::Lost)
+    }
+
     fn kind(self) -> io::ErrorKind {
         match self {
             TunnelFailure::Refused => io::ErrorKind::ConnectionRefused,

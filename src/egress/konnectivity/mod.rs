@@ -13,6 +13,7 @@
 
 mod call;
 mod client;
+mod clients;
 mod failure;
 mod leave;
 mod packet;
@@ -23,6 +24,7 @@ mod tests;
 mod tunnel;
 
 pub use client::Client;
+pub use clients::Clients;
 pub use failure::{TunnelError, TunnelFailure};
 pub use packet::{Frames, Nonsense, Packet, Read};
 pub use tunnel::Tunnel;

@@ -1,10 +1,11 @@
 //! What the tunnels of one connection to a server share with each other and with its task.
 
-use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::call::Line;
@@ -16,63 +17,64 @@ pub(super) const SWEEP: Duration = Duration::from_secs(1);
 /// A writer that waits as long as this waits for an agent that is stuck.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// The common state of a connection.
+/// The common state of a connection. It stays on one thread; but an upgrade wants of what it holds, a tunnel in this
+/// case, that it could move.
 pub(super) struct Shared {
     /// Why it ended, once it did.
-    pub(super) ended: RefCell<Option<String>>,
+    pub(super) ended: Mutex<Option<String>>,
     /// Streams on it.
-    pub(super) streams: Cell<usize>,
+    pub(super) streams: AtomicUsize,
     /// Streams the server takes at a time.
-    pub(super) limit: Cell<usize>,
+    pub(super) limit: AtomicUsize,
     /// How often something came from the server.
-    pub(super) heard: Cell<u64>,
+    pub(super) heard: AtomicU64,
     /// Tunnels whose writer waits for long.
-    pub(super) stuck: Cell<usize>,
+    pub(super) stuck: AtomicUsize,
     /// How long a reader may leave its window full.
     pub(super) stall: Duration,
-    pub(super) lines: RefCell<Vec<Weak<Line>>>,
-    leaving: RefCell<Vec<Leaving>>,
-    task: RefCell<Option<Waker>>,
+    pub(super) lines: Mutex<Vec<Weak<Line>>>,
+    leaving: Mutex<Vec<Leaving>>,
+    task: Mutex<Option<Waker>>,
 }
 
 impl Shared {
     pub(super) fn new(limit: usize, stall: Duration) -> Shared {
         Shared {
-            ended: RefCell::new(None),
-            streams: Cell::new(0),
-            limit: Cell::new(limit),
-            heard: Cell::new(0),
-            stuck: Cell::new(0),
+            ended: Mutex::default(),
+            streams: AtomicUsize::new(0),
+            limit: AtomicUsize::new(limit),
+            heard: AtomicU64::new(0),
+            stuck: AtomicUsize::new(0),
             stall,
-            lines: RefCell::default(),
-            leaving: RefCell::default(),
-            task: RefCell::new(None),
+            lines: Mutex::default(),
+            leaving: Mutex::default(),
+            task: Mutex::default(),
         }
     }
 
     /// What is to be said before a stream ends is said by the connection's task: whoever used the stream is gone.
     pub(super) fn leave(&self, leaving: Leaving) {
-        if self.ended.borrow().is_none() {
-            self.leaving.borrow_mut().push(leaving);
+        if self.ended.lock().is_none() {
+            self.leaving.lock().push(leaving);
             self.wake();
         }
     }
 
     /// A stream that is to be looked after.
-    pub(super) fn watch(&self, line: &Rc<Line>) {
-        self.lines.borrow_mut().push(Rc::downgrade(line));
+    pub(super) fn watch(&self, line: &Arc<Line>) {
+        self.lines.lock().push(Arc::downgrade(line));
         self.wake();
     }
 
     fn wake(&self) {
-        if let Some(task) = &*self.task.borrow() {
+        if let Some(task) = &*self.task.lock() {
             task.wake_by_ref();
         }
     }
 
     /// The connection's task waits.
     pub(super) fn wake_later(&self, waker: &Waker) {
-        let mut task = self.task.borrow_mut();
+        let mut task = self.task.lock();
         match &mut *task {
             Some(task) => task.clone_from(waker),
             None => *task = Some(waker.clone()),
@@ -81,56 +83,56 @@ impl Shared {
 
     /// Streams that are left to the task.
     pub(super) fn leavers(&self) -> Vec<Leaving> {
-        std::mem::take(&mut *self.leaving.borrow_mut())
+        std::mem::take(&mut *self.leaving.lock())
     }
 
     /// Nothing goes over the connection any more.
     pub(super) fn end(&self, why: String) {
-        self.ended.borrow_mut().get_or_insert(why);
+        self.ended.lock().get_or_insert(why);
         drop(self.leavers());
     }
 
     /// Looks after all tunnels: gives up those whose readers hold up everybody else, counts those whose writers wait.
     pub(super) fn sweep(&self, now: Instant) {
         let mut stuck = 0;
-        self.lines.borrow_mut().retain(|line| {
+        self.lines.lock().retain(|line| {
             let Some(line) = line.upgrade() else { return false };
-            let mut stall = line.stall.get();
-            if stall.judge(line.held(), line.taken(), self.stall, now) {
+            let mut watched = line.watched.lock();
+            if watched.stall.judge(line.held(), line.taken(), self.stall, now) {
                 tracing::warn!(
                     unread = line.held(),
                     "a Konnectivity tunnel is closed: its reader left {} MiB unread for {:?} and held up others",
                     WINDOW >> 20,
                     self.stall
                 );
+                drop(watched);
                 line.give_up();
                 return false;
             }
-            line.stall.set(stall);
-            stuck += usize::from(line.waits.get().is_some_and(|since| now.duration_since(since) >= STUCK));
+            stuck += usize::from(watched.waits.is_some_and(|since| now.duration_since(since) >= STUCK));
             true
         });
-        self.stuck.set(stuck);
+        self.stuck.store(stuck, Relaxed);
     }
 }
 
 /// A stream that counts as one of its connection's as long as this is kept.
-pub(super) struct Counted(Rc<Shared>);
+pub(super) struct Counted(Arc<Shared>);
 
 impl Counted {
-    pub(super) fn new(shared: &Rc<Shared>) -> Counted {
-        shared.streams.set(shared.streams.get() + 1);
+    pub(super) fn new(shared: &Arc<Shared>) -> Counted {
+        shared.streams.fetch_add(1, Relaxed);
         Counted(shared.clone())
     }
 
     /// Something came from the server.
     pub(super) fn heard(&self) {
-        self.0.heard.set(self.0.heard.get().wrapping_add(1));
+        self.0.heard.fetch_add(1, Relaxed);
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.streams.set(self.0.streams.get() - 1);
+        self.0.streams.fetch_sub(1, Relaxed);
     }
 }

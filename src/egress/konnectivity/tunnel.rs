@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future as _;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_secs(1);
 pub struct Tunnel {
     /// There until it is dropped.
     call: Option<Call>,
-    shared: Rc<Shared>,
+    shared: Arc<Shared>,
     connection: i64,
     /// What came and was not read, each with the bytes it owes to the window.
     inbox: VecDeque<(Bytes, usize)>,
@@ -63,7 +63,7 @@ enum Closing {
 }
 
 impl Tunnel {
-    pub(super) fn new(call: Call, connection: i64, shared: Rc<Shared>) -> Tunnel {
+    pub(super) fn new(call: Call, connection: i64, shared: Arc<Shared>) -> Tunnel {
         Tunnel {
             call: Some(call),
             shared,
@@ -86,7 +86,7 @@ impl Tunnel {
     /// Takes what comes next; ready when that says something to a reader.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.call.as_ref().is_some_and(|call| call.line.given_up.get()) {
+            if self.call.as_ref().is_some_and(|call| call.line.is_given_up()) {
                 self.inbox.clear();
                 self.queued = 0;
                 self.end = Some(Err(TunnelError::new(TunnelFailure::SlowReader, "given up for its slow reader")));

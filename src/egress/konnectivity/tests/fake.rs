@@ -44,16 +44,17 @@ pub(super) struct Call {
 
 /// Runs a test with a server that takes at most `streams` at a time.
 pub(super) async fn with_limit<F: Future>(streams: Option<u32>, test: impl FnOnce(Rc<Fake>) -> F) -> F::Output {
-    LocalSet::new()
-        .run_until(async {
-            let (ours, theirs) = tokio::io::duplex(256 << 10);
-            let (sender, calls) = mpsc::unbounded_channel();
-            let (orders, nudge) = (Rc::new(Cell::new(None)), Rc::new(tokio::sync::Notify::new()));
-            let task = tokio::task::spawn_local(serve(theirs, streams, sender, orders.clone(), nudge.clone()));
-            let client = Client::connect(ours, "localhost").await.unwrap();
-            test(Rc::new(Fake { client, calls: RefCell::new(calls), orders, nudge, task })).await
-        })
-        .await
+    LocalSet::new().run_until(async { test(Rc::new(start(streams).await)).await }).await
+}
+
+/// A server and a client of it, within a `LocalSet`.
+pub(super) async fn start(streams: Option<u32>) -> Fake {
+    let (ours, theirs) = tokio::io::duplex(256 << 10);
+    let (sender, calls) = mpsc::unbounded_channel();
+    let (orders, nudge) = (Rc::new(Cell::new(None)), Rc::new(tokio::sync::Notify::new()));
+    let task = tokio::task::spawn_local(serve(theirs, streams, sender, orders.clone(), nudge.clone()));
+    let client = Client::connect(ours, "localhost").await.unwrap();
+    Fake { client, calls: RefCell::new(calls), orders, nudge, task }
 }
 
 /// Runs a test with a server.
@@ -216,6 +217,12 @@ impl Call {
         trailers.insert("grpc-status", status.parse().unwrap());
         trailers.insert("grpc-message", message.parse().unwrap());
         self.send().send_trailers(trailers).unwrap();
+    }
+
+    /// Ends the stream unless that was done.
+    pub(super) fn end_if_open(&mut self) {
+        let trailers = HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), "0".parse().unwrap())]);
+        let _ = self.send().send_trailers(trailers);
     }
 
     /// Answers with nothing but a header.

@@ -1,5 +1,6 @@
 //! The client against a server that says what a test wants.
 
+mod clients;
 mod dials;
 mod ends;
 mod fake;
@@ -28,4 +29,10 @@ fn failure(error: &io::Error) -> TunnelFailure {
 /// Bytes of which no two neighbours are easily taken for each other.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).map(|at| (at % 251) as u8).collect()
+}
+
+#[test]
+fn an_upgrade_may_hold_a_tunnel() {
+    fn can_move<T: Send + 'static>() {}
+    can_move::<Tunnel>();
 }

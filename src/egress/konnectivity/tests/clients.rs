@@ -1,0 +1,150 @@
+//! One server's connections: one is opened when it is needed, and another when that is over.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{Instant, sleep};
+
+use super::fake::{Fake, Order, start};
+use crate::egress::dial::{DialError, DialPhase};
+use crate::egress::konnectivity::{Client, Clients, Packet};
+
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Servers, a new one for every connection; each opens every tunnel unless it is told otherwise.
+#[derive(Default)]
+struct Servers {
+    all: RefCell<Vec<Rc<Fake>>>,
+    down: Cell<bool>,
+    /// Dials to leave unanswered.
+    deaf: Rc<Cell<usize>>,
+    attempts: Cell<usize>,
+    limit: Cell<Option<u32>>,
+}
+
+impl Servers {
+    async fn open(&self) -> Result<Client, DialError> {
+        self.attempts.set(self.attempts.get() + 1);
+        sleep(Duration::from_millis(1)).await;
+        if self.down.get() {
+            return Err(DialError { phase: DialPhase::Connect, reason: "Down", cause: "down".to_owned() });
+        }
+        let fake = Rc::new(start(self.limit.get()).await);
+        let (accepting, deaf) = (fake.clone(), self.deaf.clone());
+        spawn_local(async move {
+            for connection in 1.. {
+                let mut call = accepting.accept().await;
+                let deaf = deaf.clone();
+                spawn_local(async move {
+                    let (_, random) = call.dialled().await;
+                    if deaf.get() > 0 {
+                        deaf.set(deaf.get() - 1);
+                    } else {
+                        call.say(&Packet::DialResponse { error: String::new(), connection, random });
+                    }
+                    while let Ok(Some(packet)) = call.try_packet().await {
+                        if matches!(packet, Packet::CloseRequest { .. }) {
+                            call.say(&Packet::CloseResponse { error: String::new(), connection });
+                        }
+                    }
+                    call.end_if_open();
+                });
+            }
+        });
+        self.all.borrow_mut().push(fake.clone());
+        Ok(fake.client.clone())
+    }
+}
+
+async fn with_servers<F: Future>(test: impl FnOnce(Rc<Servers>, Rc<Clients<&'static str>>) -> F) {
+    LocalSet::new().run_until(async { test(Rc::default(), Rc::default()).await }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dials_at_once_share_a_connection_that_is_opened_once() {
+    with_servers(async |servers, clients| {
+        let dial = async || clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await.unwrap();
+        let (_one, _two, _three) = tokio::join!(dial(), dial(), dial());
+        assert_eq!((servers.attempts.get(), clients.count()), (1, (1, 3)));
+        let _other = clients.dial(&"another", "b:1", PATIENCE, async || servers.open().await).await.unwrap();
+        assert_eq!((servers.attempts.get(), clients.count()), (2, (2, 4)));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_was_restarted_is_connected_to_again() {
+    with_servers(async |servers, clients| {
+        let dial = async || clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await;
+        drop(dial().await.unwrap());
+        servers.all.borrow()[0].order(Order::Die);
+        // Whether its end is heard before the next dial or by it.
+        drop(dial().await.unwrap());
+        servers.all.borrow()[1].order(Order::GoAway);
+        sleep(Duration::from_millis(5)).await;
+        drop(dial().await.unwrap());
+        assert_eq!(servers.attempts.get(), 3);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_down_is_not_asked_for_every_dial() {
+    with_servers(async |servers, clients| {
+        let dial = async || clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await;
+        servers.down.set(true);
+        let begun = Instant::now();
+        let mut dials = 0;
+        while begun.elapsed() < Duration::from_secs(10) {
+            assert_eq!(dial().await.err().unwrap().reason, "Down");
+            sleep(Duration::from_millis(10)).await;
+            dials += 1;
+        }
+        assert!(dials > 500);
+        assert!((10..20).contains(&servers.attempts.get()), "{}", servers.attempts.get());
+        servers.down.set(false);
+        sleep(Duration::from_millis(1500)).await;
+        drop(dial().await.unwrap());
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_server_sets_a_limit_another_connection_is_opened() {
+    with_servers(async |servers, clients| {
+        servers.limit.set(Some(2));
+        let dial = async || {
+            let tunnel = clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await.unwrap();
+            sleep(Duration::from_millis(1)).await;
+            tunnel
+        };
+        let _kept = (dial().await, dial().await, dial().await);
+        assert_eq!(clients.count(), (2, 3));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_hangs_costs_a_second_where_another_is_there() {
+    with_servers(async |servers, clients| {
+        let dial = async || clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await;
+        servers.deaf.set(2);
+        let begun = Instant::now();
+        let tunnel = dial().await.unwrap();
+        assert!((2..3).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        drop(tunnel);
+        sleep(Duration::from_millis(1)).await;
+        servers.deaf.set(usize::MAX);
+        let begun = Instant::now();
+        assert_eq!(dial().await.err().unwrap().reason, "ConnectTimeout");
+        assert!((8..9).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        assert_eq!(usize::MAX - servers.deaf.get(), 4);
+        // The server may be what hangs: the next dial does not go over the same connection.
+        servers.deaf.set(0);
+        drop(dial().await.unwrap());
+        assert_eq!(servers.attempts.get(), 2);
+    })
+    .await;
+}
