@@ -13,6 +13,7 @@ mod kubeapi;
 mod message;
 mod openapi;
 mod registry;
+mod socks5;
 
 /// Runs a target on texts made of `words`.
 fn on_texts(words: &'static [&'static str], target: impl Fn(&str) + std::panic::RefUnwindSafe) {

@@ -11,6 +11,7 @@ pub mod gateway;
 mod quickstart;
 mod reading;
 mod seen;
+pub mod socks5;
 mod value;
 mod written;
 
@@ -21,6 +22,7 @@ pub use gateway::{Gateway, GatewayConfig};
 pub use quickstart::{Quickstart, QuickstartConfig};
 pub use reading::Mistakes;
 pub use seen::{LogOnly, Seen};
+pub use socks5::{Socks5, Socks5Config};
 pub use written::Written;
 
 /// The environment of this process, as [`Arguments`] asks it; an empty variable is none.

@@ -8,28 +8,26 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-/// Once one side has said it is done, the other may still finish: this long without a byte.
-const LINGER: Duration = Duration::from_secs(30);
 const BUFFER: usize = 16 << 10;
 
 /// What went through a tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(crate) struct Carried {
     /// Bytes from the client.
-    pub(super) from_client: u64,
+    pub(crate) from_client: u64,
     /// Bytes from the backend.
-    pub(super) from_backend: u64,
+    pub(crate) from_backend: u64,
 }
 
 /// Carries bytes between `client` and `backend`. A side that closes its half is passed on as a closed
-/// half, and the other direction goes on until it ends too or is silent for 30 seconds; kube-aggregator
+/// half, and the other direction goes on until it ends too or is silent for as long as `linger`; kube-aggregator
 /// cuts both at once and loses the tail.
 ///
 /// `counts` is kept up to date while the tunnel lives, also when this future is dropped.
 ///
 /// # Errors
 /// The first error of either side; both are closed then.
-pub(super) async fn carry<C, B>(client: C, backend: B, counts: &Cell<Carried>) -> io::Result<()>
+pub(crate) async fn carry<C, B>(client: C, backend: B, linger: Duration, counts: &Cell<Carried>) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
@@ -53,12 +51,12 @@ where
         result = &mut down => { result?; Rest::Up }
     };
     loop {
-        let silent_at = last.get() + LINGER;
+        let silent_at = last.get() + linger;
         tokio::select! {
             result = &mut up, if matches!(rest, Rest::Up) => return result,
             result = &mut down, if matches!(rest, Rest::Down) => return result,
             () = tokio::time::sleep_until(silent_at) => {
-                if last.get().elapsed() >= LINGER {
+                if last.get().elapsed() >= linger {
                     return Ok(());
                 }
             }
@@ -97,6 +95,8 @@ async fn pump(
 mod tests {
     use super::*;
 
+    const LINGER: Duration = Duration::from_secs(30);
+
     #[tokio::test]
     async fn a_closed_half_does_not_lose_the_other_halfs_tail() {
         let (client, ours) = tokio::io::duplex(32);
@@ -115,7 +115,7 @@ mod tests {
             client_read.read_to_string(&mut answer).await.unwrap();
             (question, answer)
         };
-        let (carried, (question, answer)) = tokio::join!(carry(ours, theirs, &counts), talk);
+        let (carried, (question, answer)) = tokio::join!(carry(ours, theirs, LINGER, &counts), talk);
         carried.unwrap();
         assert_eq!((question.as_str(), answer.as_str()), ("question", "an answer that comes after"));
         assert_eq!(counts.get(), Carried { from_client: 8, from_backend: 26 });
@@ -126,6 +126,6 @@ mod tests {
         let (client, ours) = tokio::io::duplex(8);
         let (theirs, _backend) = tokio::io::duplex(8);
         drop(client);
-        carry(ours, theirs, &Cell::default()).await.unwrap();
+        carry(ours, theirs, LINGER, &Cell::default()).await.unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Upgrades: a request that turns its connection into a tunnel (SPDY/3.1, WebSocket).
 
 use std::cell::Cell;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::uri::PathAndQuery;
@@ -24,6 +24,9 @@ use crate::listen::Closer;
 use crate::message::{Blame, Body, Received, Refusal};
 use crate::observe::access::{AccessRecord, End};
 use crate::process::within;
+
+/// Once one side has said it is done, the other may still finish: this long without a byte.
+const LINGER: Duration = Duration::from_secs(30);
 
 /// Passes on an upgrade over an HTTP/1.1 connection of its own. Only a 101 opens a tunnel; a backend's
 /// error is passed on as an ordinary answer, and everything else is refused (CVE-2018-1002105).
@@ -123,7 +126,7 @@ pub(super) async fn upgrade(
             let (Ok(client), Ok(backend)) = (client.await, backend_side.await) else { return };
             let counts = Cell::new(Carried::default());
             let end = tokio::select! {
-                carried = carry(TokioIo::new(client), TokioIo::new(backend), &counts) => {
+                carried = carry(TokioIo::new(client), TokioIo::new(backend), LINGER, &counts) => {
                     if carried.is_ok() { End::Complete } else { End::BackendBroke }
                 }
                 () = place.ending() => End::Drained,

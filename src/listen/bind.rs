@@ -12,8 +12,8 @@ use crate::process::Problem;
 /// the connections. `SO_REUSEADDR` is on, so that a restart need not wait for `TIME_WAIT` to pass.
 ///
 /// # Errors
-/// A [`Problem`] that names the address and says what to do.
-pub fn bind(address: SocketAddr) -> Result<TcpListener, Problem> {
+/// A [`Problem`] that names the address and says what to do; `flag` is where the operator writes the port.
+pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
     let listen = || {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -25,12 +25,14 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, Problem> {
     listen().map_err(|error: std::io::Error| {
         let advice = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
-                "the address is in use: stop the process that listens there, or choose another --secure-port"
+                format!("the address is in use: stop the process that listens there, or choose another {flag}")
             }
             std::io::ErrorKind::PermissionDenied => {
-                "not permitted: ports below 1024 need CAP_NET_BIND_SERVICE, or choose another --secure-port"
+                format!("not permitted: ports below 1024 need CAP_NET_BIND_SERVICE, or choose another {flag}")
             }
-            std::io::ErrorKind::AddrNotAvailable => "no such address on this machine: mend --bind-address",
+            std::io::ErrorKind::AddrNotAvailable => {
+                "no such address on this machine: choose one that it has".to_owned()
+            }
             _ => return Problem::new(address, format!("cannot listen: {error}")),
         };
         Problem::new(address, advice)
@@ -56,8 +58,8 @@ mod tests {
 
     #[test]
     fn a_second_listener_on_the_port_fails_and_says_so() {
-        let first = bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let problem = bind(first.local_addr().unwrap()).unwrap_err();
-        assert!(problem.message.contains("in use"), "{problem}");
+        let first = bind("127.0.0.1:0".parse().unwrap(), "--listen").unwrap();
+        let problem = bind(first.local_addr().unwrap(), "--listen").unwrap_err();
+        assert!(problem.message.ends_with("or choose another --listen"), "{problem}");
     }
 }

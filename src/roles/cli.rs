@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::pki::Pki;
 use super::status::StatusCommand;
-use crate::config::{Arguments, Gateway, LogOnly, Quickstart};
+use crate::config::{Arguments, Gateway, LogOnly, Quickstart, Socks5};
 
 /// Aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs
 #[derive(Debug, Parser)]
@@ -30,6 +30,9 @@ pub enum Command {
     /// Stand in front of extension API servers
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
+    /// A small SOCKS5 proxy whose connections go through an egress selection
+    #[command(after_help = ENVIRONMENT)]
+    Socks5(Arguments<Socks5>),
     /// Make authorities and certificates, and read them
     Pki {
         /// What to do
@@ -54,7 +57,7 @@ pub enum Command {
 /// The whole command line as clap knows it.
 pub fn command() -> clap::Command {
     // The roles read their environment themselves, to tell a mistake there from one on the command line.
-    from_environment(Cli::command(), &["quickstart", "gateway", "check"])
+    from_environment(Cli::command(), &["quickstart", "gateway", "socks5", "check"])
         .mut_subcommand("pki", |pki| pki.mut_args(|argument| argument.global(true)))
 }
 
@@ -88,6 +91,9 @@ pub enum Check {
     /// Check the gateway's flags, configuration file, certificates, and registry directory
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
+    /// Check the flags of the SOCKS5 proxy and the files they name
+    #[command(after_help = ENVIRONMENT)]
+    Socks5(Arguments<Socks5>),
 }
 
 /// The shells that completion is made for.

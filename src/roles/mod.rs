@@ -6,6 +6,8 @@ mod completion;
 pub mod gateway;
 pub mod pki;
 pub mod quickstart;
+mod signals;
+pub mod socks5;
 pub mod status;
 
 use std::io::{ErrorKind, Write};
@@ -36,6 +38,10 @@ pub fn main() -> ExitCode {
         Command::Gateway(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
             gateway::run(&config, mistakes)
+        }
+        Command::Socks5(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            socks5::run(&config, mistakes)
         }
         Command::Pki { command, log } => match start_log(log.read(&environment)) {
             Ok(()) => {

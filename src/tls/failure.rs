@@ -36,6 +36,8 @@ pub enum Failure {
     ConnectionClosed,
     /// It took too long.
     Timeout,
+    /// No way leads into that network.
+    NetworkUnreachable,
     /// No way leads there.
     Unreachable,
     /// Any other failure.
@@ -64,9 +66,8 @@ impl Failure {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Failure::ConnectionRefused,
             io::ErrorKind::TimedOut => Failure::Timeout,
-            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::AddrNotAvailable => {
-                Failure::Unreachable
-            }
+            io::ErrorKind::NetworkUnreachable => Failure::NetworkUnreachable,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::AddrNotAvailable => Failure::Unreachable,
             io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::BrokenPipe
@@ -155,6 +156,7 @@ impl Failure {
             Failure::ConnectionRefused => ("ConnectionRefused", "the backend refuses connections"),
             Failure::ConnectionClosed => ("ConnectionClosed", "the backend closed the connection"),
             Failure::Timeout => ("Timeout", "the backend did not answer in time"),
+            Failure::NetworkUnreachable => ("NetworkUnreachable", "no route leads into the backend's network"),
             Failure::Unreachable => ("Unreachable", "the backend cannot be reached"),
             Failure::ConnectionFailed => ("ConnectionFailed", "the connection to the backend failed"),
         }

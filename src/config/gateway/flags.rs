@@ -480,14 +480,15 @@ const ADMIN_ADDRESS: Flag = Flag::new(
     "Where the operator's own listener stands (plain HTTP: status page, metrics, health); port 0 takes a free one, an empty value turns it off",
 );
 
-const LOG_FORMAT: Flag = Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "How log lines are written");
-const LOG_LEVEL: Flag = Flag::new(
+pub(in crate::config) const LOG_FORMAT: Flag =
+    Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "How log lines are written");
+pub(in crate::config) const LOG_LEVEL: Flag = Flag::new(
     "log-level",
     Kind::Text("LEVEL"),
     "info",
     "Least important log lines to write: error, warn, info, debug or trace. NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
 );
-const VERBOSITY: Flag = Flag::new(
+pub(in crate::config) const VERBOSITY: Flag = Flag::new(
     "v",
     Kind::Count,
     "0",

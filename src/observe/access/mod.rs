@@ -8,6 +8,7 @@ mod fields;
 mod line;
 mod receipt;
 mod record;
+mod tunnel;
 mod writer;
 
 use std::cell::Cell;
@@ -16,6 +17,7 @@ use std::rc::Rc;
 pub use line::Form;
 pub use receipt::Receipt;
 pub use record::{AccessRecord, End, Opening};
+pub use tunnel::{TunnelRecord, Tunnels};
 pub use writer::AccessLog;
 
 use super::metrics::{Metrics, WorkerMetrics};

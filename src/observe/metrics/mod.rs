@@ -7,6 +7,7 @@ mod audit;
 mod authorization;
 mod backend;
 mod cell;
+mod door;
 mod egress;
 mod impersonation;
 mod labels;
@@ -28,6 +29,7 @@ use parking_lot::Mutex;
 pub(in crate::observe) use audit::{AuditCounts, AuditLoss};
 pub use authorization::{Authorization, Decisions, RoundTrip, Webhook};
 pub use backend::{ConnectionCount, Endpoint, Service};
+pub use door::{Door, REPLIES, Unanswered};
 pub use egress::Egress;
 pub use impersonation::{Impersonation, Impersonations};
 pub use labels::{
@@ -64,6 +66,7 @@ pub struct Metrics {
     audit: AuditCounts,
     egress: Egress,
     rejections: Rejections,
+    door: Door,
 }
 
 /// The state of an APIService's circuit; the number is the metric's value.
@@ -132,6 +135,7 @@ impl Metrics {
             audit: AuditCounts::default(),
             egress: Egress::default(),
             rejections: Rejections::default(),
+            door: Door::default(),
         })
     }
 
@@ -172,6 +176,11 @@ impl Metrics {
     /// What is counted of requests that found no place.
     pub fn rejections(&self) -> &Rejections {
         &self.rejections
+    }
+
+    /// What is counted of a SOCKS5 door.
+    pub fn door(&self) -> &Door {
+        &self.door
     }
 
     /// A client's TLS handshake failed.

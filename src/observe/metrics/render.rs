@@ -88,6 +88,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     );
     text.family("narthex_registry_warnings", Kind::Gauge, "What in the registry is in use but deserves a second look.");
     text.sample(&[], metrics.registry_warnings.load(Relaxed));
+    metrics.door.render(&mut text);
     sums.watches(&mut text);
     Reading::now().render(&mut text);
     text.finish()

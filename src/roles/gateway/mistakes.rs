@@ -9,11 +9,11 @@ use crate::process::OnFailure;
 
 /// What is wrong now, by what the file is for. All clones are one.
 #[derive(Clone, Default)]
-pub(super) struct Mistakes(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
+pub(in crate::roles) struct Mistakes(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
 
 impl Mistakes {
     /// To be told of a file's mistakes, and that there are none any more.
-    pub(super) fn of(&self, what: &'static str) -> OnFailure {
+    pub(in crate::roles) fn of(&self, what: &'static str) -> OnFailure {
         let all = self.0.clone();
         Box::new(move |problems| {
             let problems = problems.0.iter().map(ToString::to_string).collect();
@@ -22,7 +22,7 @@ impl Mistakes {
     }
 
     /// All there are.
-    pub(super) fn now(&self) -> Vec<String> {
+    pub(in crate::roles) fn now(&self) -> Vec<String> {
         self.0.lock().values().flatten().cloned().collect()
     }
 }

@@ -28,7 +28,10 @@ use std::process::ExitCode;
 
 pub use files::Files;
 pub(super) use files::prepare;
+pub(super) use mistakes::Mistakes as FileMistakes;
 pub use running::Running;
+pub(super) use settings::Egress;
+pub(super) use start::thread;
 pub use start::{Extra, start};
 
 use crate::config::{GatewayConfig, Mistakes};

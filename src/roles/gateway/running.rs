@@ -14,6 +14,7 @@ use crate::config::gateway::Shutdown;
 use crate::observe::access::AccessLog;
 use crate::observe::audit;
 use crate::process::{Drainer, Phase};
+use crate::roles::signals::with_signals;
 
 /// What is cut gets this long to say so to both sides, and in its record.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -155,37 +156,6 @@ impl Running {
             drainer.advance(Phase::Over);
             // For their records.
             let _ = tokio::time::timeout(LAST_WORDS, &mut rest).await;
-        }
-    }
-}
-
-/// Runs `wait` on this thread with the signals that end a process.
-fn with_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode) -> ExitCode {
-    let waited = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .and_then(|runtime| runtime.block_on(async { Ok(wait(&mut Signals::new()?).await) }));
-    waited.unwrap_or_else(|error| {
-        tracing::error!(%error, "signals cannot be received");
-        ExitCode::FAILURE
-    })
-}
-
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
         }
     }
 }

@@ -58,15 +58,15 @@ pub(super) fn authorizer(
 
 /// What every thread makes its own dialler of.
 #[derive(Clone)]
-pub(super) struct Egress {
-    pub(super) resolver: ResolverChoice,
-    pub(super) ways: Published<Ways>,
-    pub(super) metrics: Arc<Metrics>,
+pub(in crate::roles) struct Egress {
+    pub(in crate::roles) resolver: ResolverChoice,
+    pub(in crate::roles) ways: Published<Ways>,
+    pub(in crate::roles) metrics: Arc<Metrics>,
 }
 
 impl Egress {
     /// The dialler of this thread.
-    pub(super) fn dialler(&self) -> Dialler {
+    pub(in crate::roles) fn dialler(&self) -> Dialler {
         Dialler::new(resolver(self.resolver), self.ways.clone(), &self.metrics)
     }
 }

@@ -68,7 +68,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     } = files;
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
-    let listener = bind(config.serving.address)?;
+    let listener = bind(config.serving.address, "--secure-port")?;
     let address = listener.local_addr().map_err(|error| Problem::new(config.serving.address, error))?;
 
     let own = own_certificates(config, address, extra);
@@ -400,7 +400,7 @@ fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAd
 }
 
 /// A thread with a runtime of its own, for the tasks that `begin` begins there.
-pub(super) fn thread<F: Future<Output = ()>>(
+pub(in crate::roles) fn thread<F: Future<Output = ()>>(
     name: &str,
     begin: impl FnOnce() -> F + Send + 'static,
 ) -> Result<std::thread::JoinHandle<()>, Problem> {

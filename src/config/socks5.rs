@@ -1,0 +1,281 @@
+//! The settings of `narthex socks5`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::arguments::{Arguments, Role};
+use super::flag::{Flag, Group, Kind};
+use super::gateway::{ResolverChoice, flags};
+use super::reading::{Mistakes, Reading};
+use super::{seen, value};
+use crate::egress::{BareName, CLUSTER, DestinationPattern};
+use crate::observe::{access, log};
+
+static DOOR: Group = Group {
+    heading: "Door",
+    flags: &[
+        Flag::new(
+            "listen",
+            Kind::Text("IP:PORT"),
+            "127.0.0.1:1080",
+            "Where clients connect; port 0 takes a free one and says which",
+        ),
+        Flag::new(
+            "credentials-file",
+            Kind::File,
+            "",
+            "Who may connect: lines of user:password. Needed where others than this machine can reach --listen. Followed on disk",
+        ),
+        Flag::new(
+            "allow-destinations",
+            Kind::List("DESTINATION"),
+            "",
+            "What clients may be connected to: names (a.example), all names below one (*.a.example), addresses and networks (10.0.0.0/8), each with :port or for every port; * for everything, which is the default where only this machine can reach --listen. A name is compared as a client gives it, before anybody looks it up",
+        ),
+        Flag::new(
+            "max-connections",
+            Kind::Count,
+            "0",
+            "Client connections at the same time; 0 for as many as the limit on open files allows",
+        ),
+        Flag::new("handshake-timeout", Kind::Duration, "10s", "Time a client has to say who it is and where to"),
+        Flag::new(
+            "drain-timeout",
+            Kind::Duration,
+            "30s",
+            "After SIGTERM nobody new is let in, and who is connected has this time to finish",
+        ),
+    ],
+};
+
+static BEHIND: Group = Group {
+    heading: "What lies behind",
+    flags: &[
+        Flag::new(
+            "egress-selector-config-file",
+            Kind::File,
+            "",
+            "How destinations are reached where not directly: kube-apiserver's EgressSelectorConfiguration (apiserver.k8s.io/v1beta1), or EgressConfiguration (narthex.dev/v1alpha1). Followed on disk",
+        ),
+        Flag::new(
+            "egress",
+            Kind::Text("NAME"),
+            "cluster",
+            "The selection in that file that all connections go through",
+        ),
+        Flag::new(
+            "resolver",
+            Kind::Choice(&["system", "hickory"]),
+            "system",
+            "Who looks names up where not a proxy does: the system, or hickory-resolver within this process",
+        ),
+    ],
+};
+
+static SEEN: Group = Group {
+    heading: "Seen by the operator",
+    flags: &[
+        Flag::new(
+            "access-log",
+            Kind::Choice(&["off", "errors", "all"]),
+            "errors",
+            "Which connections get a log line when they are over: none; refused or failed ones; all",
+        ),
+        Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written"),
+        Flag::new(
+            "admin-address",
+            Kind::Text("IP:PORT"),
+            "",
+            "Where the operator's own listener stands (plain HTTP: status page, metrics, health), such as 127.0.0.1:6481 (default: nowhere)",
+        ),
+        flags::LOG_FORMAT,
+        flags::LOG_LEVEL,
+        flags::VERBOSITY,
+    ],
+};
+
+/// The SOCKS5 door.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Socks5;
+
+impl Role for Socks5 {
+    const FLAGS: &'static [&'static Group] = &[&DOOR, &BEHIND, &SEEN];
+    const LATER: &'static [Flag] = &[];
+    const KIND: &'static str = "";
+}
+
+/// What the SOCKS5 door needs to know.
+#[derive(Clone, Debug)]
+pub struct Socks5Config {
+    /// Where clients connect; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Who may connect; everybody who can when none.
+    pub credentials_file: Option<PathBuf>,
+    /// What clients may be connected to; one of these must match.
+    pub allow: Vec<DestinationPattern>,
+    /// Client connections at the same time; 0 for as many as descriptors allow.
+    pub max_connections: usize,
+    /// For all that a client says before it is connected.
+    pub handshake_timeout: Duration,
+    /// For connections that stand when the process is to end.
+    pub drain_timeout: Duration,
+    /// The file and which of its selections is gone through; directly when none.
+    pub egress: Option<(PathBuf, String)>,
+    /// Who looks names up.
+    pub resolver: ResolverChoice,
+    /// Records of connections.
+    pub access: access::Settings,
+    /// Where the operator's own listener stands, if it is to be.
+    pub admin_address: Option<SocketAddr>,
+    /// The log.
+    pub log: log::Settings,
+}
+
+impl Arguments<Socks5> {
+    /// Reads command line and environment.
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (Socks5Config, Mistakes) {
+        let mut reading = Reading::new(&self.written, Socks5::FLAGS, Socks5::LATER, Socks5::KIND, environment);
+        let listen = reading.parse("listen", value::address).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let credentials_file = reading.path("credentials-file");
+        let only_this_machine = listen.ip().to_canonical().is_loopback();
+        if !only_this_machine && credentials_file.is_none() {
+            let message =
+                "needed: others than this machine can reach --listen, and whoever does could connect through it";
+            reading.problem("credentials-file", message);
+        }
+        let config = Socks5Config {
+            listen,
+            credentials_file,
+            allow: allow(&mut reading, only_this_machine),
+            max_connections: reading.size("max-connections"),
+            handshake_timeout: reading.positive_duration("handshake-timeout"),
+            drain_timeout: reading.duration("drain-timeout"),
+            egress: egress(&mut reading),
+            resolver: match reading.choice("resolver").as_str() {
+                "hickory" => ResolverChoice::Hickory,
+                _ => ResolverChoice::System,
+            },
+            access: seen::access(&mut reading),
+            admin_address: seen::admin_address(&mut reading),
+            log: seen::log_settings(&mut reading),
+        };
+        (config, reading.end())
+    }
+}
+
+fn allow(reading: &mut Reading<'_>, only_this_machine: bool) -> Vec<DestinationPattern> {
+    const FLAG: &str = "allow-destinations";
+    let written = reading.list(FLAG);
+    if written.is_empty() && reading.given(FLAG) {
+        reading.problem(FLAG, "is empty: nobody could be connected to anything");
+    } else if written.is_empty() && !only_this_machine {
+        let message = "needed: others than this machine can reach --listen; say what they may be connected to, or * for everything";
+        reading.problem(FLAG, message);
+    }
+    let everything = written.is_empty().then(|| "*".to_owned());
+    let mut allow = Vec::new();
+    for text in written.into_iter().chain(everything) {
+        match DestinationPattern::parse(text.trim(), BareName::Itself) {
+            Ok(pattern) => allow.push(pattern),
+            Err(why) => reading.problem(FLAG, format_args!("{text:?}: {why}")),
+        }
+    }
+    allow
+}
+
+fn egress(reading: &mut Reading<'_>) -> Option<(PathBuf, String)> {
+    let file = reading.path("egress-selector-config-file");
+    let given = reading.given("egress");
+    let name = reading.text("egress").to_lowercase();
+    match file {
+        None if given => {
+            reading
+                .problem("egress", "not used without --egress-selector-config-file: all connections would go directly");
+            None
+        }
+        None => None,
+        Some(_) if name.is_empty() => {
+            reading.problem("egress", format_args!("must name a selection, such as {CLUSTER}"));
+            None
+        }
+        Some(file) => Some((file, name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    fn read(line: &[&str]) -> Result<Socks5Config, (String, bool)> {
+        let command = Arguments::<Socks5>::augment_args(Command::new("socks5"));
+        let matches = command.try_get_matches_from(std::iter::once(&"socks5").chain(line)).unwrap();
+        let arguments = Arguments::<Socks5>::from_arg_matches(&matches).unwrap();
+        let (config, mistakes) = arguments.read(&|_| None);
+        match mistakes.problems.0.is_empty() {
+            true => Ok(config),
+            false => Err((mistakes.problems.to_string(), mistakes.command_line)),
+        }
+    }
+
+    #[test]
+    fn without_any_flag_it_is_for_this_machine_alone() {
+        let config = read(&[]).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:1080");
+        assert_eq!((config.egress, config.credentials_file, config.admin_address), (None, None, None));
+        assert_eq!(config.allow, [DestinationPattern::parse("*", BareName::Itself).unwrap()]);
+        assert_eq!((config.handshake_timeout.as_secs(), config.drain_timeout.as_secs()), (10, 30));
+    }
+
+    #[test]
+    fn for_others_it_must_be_said_who_and_where_to() {
+        for address in ["0.0.0.0:1080", "[::]:1080", "10.0.0.1:1080"] {
+            let listen = format!("--listen={address}");
+            let (problems, _) = read(&[&listen]).unwrap_err();
+            let places: Vec<_> = problems.lines().map(|line| line.split(':').next().unwrap()).collect();
+            assert_eq!(places, ["--credentials-file", "--allow-destinations"], "{problems}");
+            assert!(read(&[&listen, "--credentials-file=c", "--allow-destinations=*"]).is_ok());
+        }
+        for address in ["localhost:0", "127.0.0.2:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(read(&[&format!("--listen={address}")]).is_ok(), "{address}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_says_what_would_be_right() {
+        for (line, expected, command_line) in [
+            (
+                &["--listen=1080"][..],
+                "--listen: \"1080\": use an address and a port, such as 127.0.0.1:6480 or [::1]:6480",
+                true,
+            ),
+            (
+                &["--allow-destinations="],
+                "--allow-destinations: is empty: nobody could be connected to anything",
+                false,
+            ),
+            (
+                &["--allow-destinations=a.example,10.0.0.0/99"],
+                "--allow-destinations: \"10.0.0.0/99\": use a network such as 10.0.0.0/8 or [fd00::/8], and perhaps a port behind it",
+                false,
+            ),
+            (
+                &["--egress=dmz"],
+                "--egress: not used without --egress-selector-config-file: all connections would go directly",
+                false,
+            ),
+            (
+                &["--egress=", "--egress-selector-config-file=f"],
+                "--egress: must name a selection, such as cluster",
+                false,
+            ),
+            (&["--handshake-timeout=0s"], "--handshake-timeout: must be longer than nothing", false),
+        ] {
+            assert_eq!(read(line).unwrap_err(), (expected.to_owned(), command_line), "{line:?}");
+        }
+        let both = read(&["--egress=DMZ", "--egress-selector-config-file=f"]).unwrap();
+        assert_eq!(both.egress, Some((PathBuf::from("f"), "dmz".to_owned())));
+    }
+}

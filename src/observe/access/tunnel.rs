@@ -1,0 +1,142 @@
+//! The one record per connection of a door that carries bytes and reads none: who, where to, how it ended.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use super::line::Line;
+use super::writer::{AccessLog, Sink};
+use super::{Mode, Settings};
+
+/// What one thread records connections with; stays on it.
+pub struct Tunnels {
+    sink: Sink,
+    settings: Settings,
+}
+
+/// One connection, now that it is over.
+pub struct TunnelRecord<'r> {
+    /// Who came.
+    pub client: SocketAddr,
+    /// As whom, if that was asked.
+    pub user: Option<&'r str>,
+    /// Where to; none if it never said.
+    pub destination: Option<String>,
+    /// How it was answered, in one word of ours.
+    pub reply: &'static str,
+    /// Whether that was a refusal or a failure.
+    pub failed: bool,
+    /// Why, for the operator; empty when there is nothing to say.
+    pub cause: &'r str,
+    /// Until the way was open.
+    pub dial: Option<Duration>,
+    /// From the first byte to the last.
+    pub took: Duration,
+    /// Bytes from the client.
+    pub received: u64,
+    /// Bytes to the client.
+    pub sent: u64,
+}
+
+impl Tunnels {
+    /// The recorder of one thread.
+    pub fn new(log: &AccessLog, settings: Settings) -> Tunnels {
+        Tunnels { sink: log.sink(), settings }
+    }
+
+    /// Writes the record, if ones like it are wanted.
+    pub fn record(&self, record: &TunnelRecord<'_>) {
+        let wanted = match self.settings.mode {
+            Mode::Off => false,
+            Mode::Errors => record.failed,
+            Mode::All => true,
+        };
+        if !wanted {
+            return;
+        }
+        let began = SystemTime::now().checked_sub(record.took).unwrap_or(SystemTime::UNIX_EPOCH);
+        self.sink.write(|out| {
+            let mut line = Line::begin(out, self.settings.form, began);
+            line.word("client", &record.client.to_string());
+            if let Some(user) = record.user {
+                line.text("user", user.as_bytes(), 256);
+            }
+            if let Some(destination) = &record.destination {
+                line.text("destination", destination.as_bytes(), 300);
+            }
+            line.word("reply", record.reply);
+            if let Some(dial) = record.dial {
+                line.micros("dial_us", dial);
+            }
+            line.micros("total_us", record.took);
+            line.number("in", record.received);
+            line.number("out", record.sent);
+            if !record.cause.is_empty() {
+                line.text("cause", record.cause.as_bytes(), 1024);
+            }
+            line.end();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::super::Form;
+    use super::*;
+    use crate::observe::Metrics;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn lines(mode: Mode, form: Form) -> String {
+        let written = Written::default();
+        let log = AccessLog::to(Box::new(written.clone()), &Metrics::new()).unwrap();
+        let tunnels = Tunnels::new(&log, Settings { mode, form });
+        let record = |failed| TunnelRecord {
+            client: "127.0.0.1:9".parse().unwrap(),
+            user: Some("ja\"ne"),
+            destination: Some("a.example:443".to_owned()),
+            reply: if failed { "not_allowed" } else { "succeeded" },
+            failed,
+            cause: if failed { "no pattern\nmatches" } else { "" },
+            dial: (!failed).then_some(Duration::from_micros(7)),
+            took: Duration::from_micros(9),
+            received: 1,
+            sent: 2,
+        };
+        tunnels.record(&record(false));
+        tunnels.record(&record(true));
+        log.flush();
+        let text = String::from_utf8(written.0.lock().clone()).unwrap();
+        text.lines().map(|line| format!("{}\n", line.split_once("client").unwrap().1)).collect()
+    }
+
+    #[test]
+    fn what_is_wanted_is_one_line_each() {
+        let failed = "=127.0.0.1:9 user=\"ja\\\"ne\" destination=\"a.example:443\" reply=not_allowed total_us=9 in=1 out=2 \
+                      cause=\"no pattern\\nmatches\"\n";
+        assert_eq!(lines(Mode::Off, Form::Text), "");
+        assert_eq!(lines(Mode::Errors, Form::Text), failed);
+        let all = lines(Mode::All, Form::Text);
+        assert!(
+            all.starts_with("=127.0.0.1:9 user=\"ja\\\"ne\" destination=\"a.example:443\" reply=succeeded dial_us=7")
+        );
+        assert!(all.ends_with(failed), "{all}");
+        assert!(lines(Mode::Errors, Form::Json).contains("\"reply\":\"not_allowed\",\"total_us\":9"));
+    }
+}

@@ -1,0 +1,210 @@
+//! The door when it stands, and how it comes to its end.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use super::Files;
+use super::door::Door;
+use crate::admin::{self, Admin, AdminState, StatusReport, timestamp};
+use crate::config::Socks5Config;
+use crate::egress::Ways;
+use crate::listen::{Acceptor, accept, bind, raise_descriptor_limit};
+use crate::observe::access::{AccessLog, Tunnels};
+use crate::observe::health::{Check, Health};
+use crate::observe::log::LogLevel;
+use crate::observe::metrics::Metrics;
+use crate::process::{Drain, Drainer, Phase, Problem, Problems, Published};
+use crate::roles::gateway::{Egress, FileMistakes, thread};
+use crate::roles::signals::with_signals;
+
+/// What is cut gets this long for its record.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A door that stands.
+pub(super) struct Running {
+    /// Serves the operator until the process ends.
+    _admin: Option<Admin>,
+    drainer: Drainer,
+    drain_timeout: Duration,
+    threads: Vec<JoinHandle<()>>,
+    running: Arc<AtomicUsize>,
+    access_log: Arc<AccessLog>,
+}
+
+impl Running {
+    /// Opens the door. When this returns, it listens.
+    ///
+    /// # Errors
+    /// What keeps it from listening.
+    pub(super) fn start(config: &Socks5Config, files: Files, log_level: LogLevel) -> Result<Running, Problems> {
+        let Files { users, ways } = files;
+        let listener = bind(config.listen, "--listen")?;
+        let address = listener.local_addr().map_err(|error| Problem::new(config.listen, error))?;
+        let (drainer, drain) = Drain::new();
+        let metrics = Metrics::new();
+        metrics.door().stands();
+        let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
+
+        let mistakes = FileMistakes::default();
+        let (users, users_file) = match users {
+            None => (None, None),
+            Some((file, users)) => {
+                let (publisher, published) = Published::new(users);
+                (Some(published), Some((file, publisher)))
+            }
+        };
+        let (ways_file, ways) = ways.map_or_else(|| (None, Ways::default()), |(file, ways)| (Some(file), ways));
+        let (ways_publisher, ways) = Published::new(ways);
+        let following = (mistakes.clone(), drain.clone());
+        let follow = async move || {
+            let (mistakes, drain) = following;
+            let users = async {
+                if let Some((file, publisher)) = users_file {
+                    file.follow(publisher, mistakes.of("users"), drain.clone()).await;
+                }
+            };
+            let ways = async {
+                if let Some(file) = ways_file {
+                    file.follow(ways_publisher, mistakes.of("egress"), drain.clone()).await;
+                }
+            };
+            tokio::join!(users, ways);
+        };
+        thread("files", follow)?;
+        let egress = Egress { resolver: config.resolver, ways, metrics: metrics.clone() };
+
+        let mut acceptor = Acceptor::default();
+        let mut threads = Vec::new();
+        let running = Arc::new(AtomicUsize::new(0));
+        let descriptors = raise_descriptor_limit();
+        let allow: Arc<[_]> = config.allow.clone().into();
+        for number in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+            let incoming = acceptor.worker();
+            let (users, allow, running, drain) = (users.clone(), allow.clone(), running.clone(), drain.clone());
+            let (metrics, access_log, egress) = (metrics.clone(), access_log.clone(), egress.clone());
+            let (handshake_timeout, access) = (config.handshake_timeout, config.access);
+            let selection = config.egress.as_ref().map(|(_, name)| name.clone());
+            let work = async move || {
+                let tunnels = Tunnels::new(&access_log, access);
+                let dialler = egress.dialler();
+                let door = Door { users, allow, handshake_timeout, dialler, selection, metrics, tunnels };
+                door.run(incoming, running, drain).await;
+            };
+            threads.push(thread(&format!("worker-{number}"), work)?);
+        }
+        // Each connection takes two; a few stay free for files and the operator.
+        let most = match config.max_connections {
+            0 => {
+                descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX))
+            }
+            most => most,
+        };
+        let accepting = drain.clone();
+        threads.push(thread("accept", move || accept(listener, acceptor, most.max(1), accepting))?);
+
+        let admin = match config.admin_address {
+            Some(at) => {
+                let seen = Seen { address, drain, metrics, access_log: access_log.clone(), mistakes, log_level };
+                Some(admin::spawn(&at.to_string(), seen.state())?)
+            }
+            None => None,
+        };
+        tracing::info!(%address, "serving");
+        if let Some(admin) = &admin {
+            tracing::info!(address = %admin.local_addr, "admin");
+        }
+        if let Some((path, name)) = &config.egress {
+            tracing::info!(selection = name, file = %path.display(), "connections go through an egress selection");
+        }
+        let drain_timeout = config.drain_timeout;
+        Ok(Running { _admin: admin, drainer, drain_timeout, threads, running, access_log })
+    }
+
+    /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
+    pub(super) fn until_signal(self) -> ExitCode {
+        let access_log = self.access_log.clone();
+        let status = with_signals(async |signals| {
+            let name = signals.next().await;
+            tracing::info!(signal = name, "ending: who is connected may finish; a second signal ends at once");
+            tokio::select! {
+                biased;
+                name = signals.next() => {
+                    tracing::warn!(signal = name, "ending at once; what ran is lost");
+                    ExitCode::FAILURE
+                }
+                () = self.end() => ExitCode::SUCCESS,
+            }
+        });
+        access_log.flush();
+        status
+    }
+
+    async fn end(self) {
+        self.drainer.advance(Phase::Draining);
+        let (finished, mut rest) = tokio::sync::oneshot::channel();
+        let threads = self.threads;
+        std::thread::spawn(move || {
+            for thread in threads {
+                let name = thread.thread().name().unwrap_or("a thread").to_owned();
+                if thread.join().is_err() {
+                    tracing::error!(thread = name, "a thread panicked; this is a defect of ours");
+                }
+            }
+            let _ = finished.send(());
+        });
+        if tokio::time::timeout(self.drain_timeout, &mut rest).await.is_err() {
+            let connections = self.running.load(Ordering::Relaxed);
+            tracing::warn!(connections, "ending although some are still connected: their time is up");
+            self.drainer.advance(Phase::Over);
+            let _ = tokio::time::timeout(LAST_WORDS, &mut rest).await;
+        }
+    }
+}
+
+/// What the operator is told.
+struct Seen {
+    address: SocketAddr,
+    drain: Drain,
+    metrics: Arc<Metrics>,
+    access_log: Arc<AccessLog>,
+    mistakes: FileMistakes,
+    log_level: LogLevel,
+}
+
+impl Seen {
+    fn state(self) -> AdminState {
+        let Seen { address, drain, metrics, access_log, mistakes, log_level } = self;
+        let leaving = drain.clone();
+        let shutdown = Check::new("shutdown", move || {
+            if leaving.phase() == Phase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
+        });
+        let started = timestamp(SystemTime::now());
+        let level = log_level.clone();
+        let phase = drain.clone();
+        let (counted, tasks) = (metrics.clone(), metrics.clone());
+        AdminState {
+            report: Box::new(move || StatusReport {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started: started.clone(),
+                phase: StatusReport::phase_of(phase.phase()).to_owned(),
+                listen: vec![format!("socks5://{address}")],
+                file_problems: mistakes.now(),
+                log_level: level.current(),
+                ..StatusReport::default()
+            }),
+            metrics,
+            health: vec![
+                Health::new("livez", [Check::ping()]),
+                Health::new("readyz", [Check::ping(), access_log.check(), shutdown]),
+                Health::new("healthz", [Check::ping()]),
+            ],
+            log_level,
+            connections: Box::new(move || serde_json::json!({"connections": counted.door().connections()})),
+            tasks: Box::new(move || serde_json::json!({"connections": tasks.door().connections()})),
+        }
+    }
+}

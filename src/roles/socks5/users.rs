@@ -1,0 +1,122 @@
+//! Who may come through the door: a file of lines `user:password`, followed on disk.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+
+use super::wire::Login;
+use crate::process::{Followed, Problem, Problems, text_of};
+
+/// Users and their passwords.
+///
+/// They are kept as HMAC-SHA256 under a key that this process made up: neither the time a look-up takes nor a core
+/// dump says anything about them. No `Debug`, on purpose.
+pub(super) struct Users {
+    key: hmac::Key,
+    digests: Vec<hmac::Tag>,
+}
+
+/// What the length of a user or password is told in.
+const LONGEST: usize = 255;
+/// More than any such file has.
+const LARGEST: u64 = 1 << 20;
+
+impl Users {
+    /// Reads the lines of a file that problems call `place`. Empty ones say nothing.
+    fn parse(text: &str, place: &str) -> Result<Users, Problems> {
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+            .map_err(|_| Problem::new(place, "the system has no random numbers to protect the passwords with"))?;
+        let mut users = Users { key, digests: Vec::new() };
+        let (mut problems, mut seen) = (Problems::default(), BTreeSet::new());
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+            let mut wrong = |why: &str| problems.0.push(Problem::new(format!("{place}:{}", number + 1), why));
+            match line.split_once(':') {
+                None => wrong("must be user:password"),
+                Some(("", _)) => wrong("must be user:password; the user is missing"),
+                Some((user, password)) if user.len() > LONGEST || password.len() > LONGEST => {
+                    wrong("a user or password of SOCKS5 has at most 255 bytes");
+                }
+                Some((user, _)) if !seen.insert(user) => wrong("this user is there for the second time"),
+                Some((user, password)) => {
+                    let digest = users.digest(user.as_bytes(), password.as_bytes());
+                    users.digests.push(digest);
+                }
+            }
+        }
+        if seen.is_empty() && problems.0.is_empty() {
+            problems.0.push(Problem::new(place, "has no line user:password: nobody could connect"));
+        }
+        problems.or(users)
+    }
+
+    /// Whether `login` is one of them. All are compared, each in constant time.
+    pub(super) fn know(&self, login: &Login<'_>) -> bool {
+        let digest = self.digest(login.user, login.password);
+        let same = |known: &hmac::Tag| u8::from(verify_slices_are_equal(known.as_ref(), digest.as_ref()).is_ok());
+        self.digests.iter().map(same).fold(0, |found, same| found | same) == 1
+    }
+
+    fn digest(&self, user: &[u8], password: &[u8]) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(&self.key);
+        // Where the one ends and the other begins counts.
+        context.update(&user.len().to_be_bytes());
+        context.update(user);
+        context.update(password);
+        context.sign()
+    }
+}
+
+impl Followed for Users {
+    const UNUSABLE: &'static str = "the credentials file changed and is not usable; the last good users stay";
+
+    fn read(path: &Path) -> Result<Users, Problems> {
+        let text = text_of(path, LARGEST)?;
+        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o004 != 0 {
+            tracing::warn!(file = %path.display(), "everybody on this machine can read these passwords; chmod 0600 it");
+        }
+        Users::parse(&text, &path.display().to_string())
+    }
+
+    fn tell_read_again(&self, path: &Path) {
+        tracing::info!(file = %path.display(), users = self.digests.len(), "users read again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_and_unknown() {
+        let users = Users::parse("jane:s3:cr t\n\nbob:\nal ice:p@ss\r\n", "c").unwrap();
+        let know = |user: &[u8], password: &[u8]| users.know(&Login { user, password });
+        assert!(know(b"jane", b"s3:cr t") && know(b"bob", b"") && know(b"al ice", b"p@ss"));
+        for (user, password) in
+            [("jane", "s3:cr"), ("jane:s3", "cr t"), ("janes3", ":cr t"), ("", ""), ("bob", "x"), ("Jane", "s3:cr t")]
+        {
+            assert!(!know(user.as_bytes(), password.as_bytes()), "{user} {password}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_with_its_line_and_without_the_secret() {
+        let long = "x".repeat(256);
+        let text = format!("secret\n:secret\na:b\na:c\n{long}:y\ny:{long}\n");
+        let problems = Users::parse(&text, "c").err().unwrap().to_string();
+        let expected = [
+            "c:1: must be user:password",
+            "c:2: must be user:password; the user is missing",
+            "c:4: this user is there for the second time",
+            "c:5: a user or password of SOCKS5 has at most 255 bytes",
+            "c:6: a user or password of SOCKS5 has at most 255 bytes",
+        ];
+        assert_eq!(problems.lines().collect::<Vec<_>>(), expected);
+        assert!(Users::parse("\n", "c").err().unwrap().to_string().contains("nobody could connect"));
+    }
+}

@@ -1,0 +1,318 @@
+//! SOCKS version 5 as a server reads and writes it (RFC 1928, RFC 1929): bytes in, meaning out, no I/O.
+//!
+//! Every reader takes what has come so far. It says how many bytes a whole message took, that more is needed, or what
+//! is wrong as soon as it can be known; what lies behind the message is not its business.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::egress::{Destination, Host};
+use crate::observe::metrics::REPLIES;
+
+/// More than the longest message: a user and a password of 255 bytes each.
+pub const LONGEST: usize = 3 + 255 + 255;
+
+const VERSION: u8 = 5;
+const LOGIN_VERSION: u8 = 1;
+const CONNECT: u8 = 1;
+
+/// How a client may say who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Method {
+    /// Not at all.
+    None = 0x00,
+    /// By user and password.
+    Password = 0x02,
+    /// None of those that were offered will do.
+    Unacceptable = 0xff,
+}
+
+/// The ways to say who it is that a client offers, as far as we know them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offered {
+    /// [`Method::None`] is among them.
+    pub none: bool,
+    /// [`Method::Password`] is among them.
+    pub password: bool,
+}
+
+/// A user and a password as they came; has no `Debug`.
+pub struct Login<'b> {
+    /// Perhaps empty.
+    pub user: &'b [u8],
+    /// Perhaps empty.
+    pub password: &'b [u8],
+}
+
+/// What a request comes to: the second byte of the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reply {
+    /// The way is open.
+    Succeeded,
+    /// Something else.
+    GeneralFailure,
+    /// The operator does not allow this destination.
+    NotAllowed,
+    /// No way into that network.
+    NetworkUnreachable,
+    /// No such host, or no answer from it.
+    HostUnreachable,
+    /// Nobody listens there.
+    ConnectionRefused,
+    /// Too far away.
+    TtlExpired,
+    /// Another command than CONNECT.
+    CommandNotSupported,
+    /// Neither IPv4 nor IPv6 nor a name.
+    AddressTypeNotSupported,
+}
+
+/// Why what came is not SOCKS5, or not as we speak it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// The first byte is not 5. There is no answer that such a client would understand.
+    Version(u8),
+    /// The version of user and password is not 1.
+    LoginVersion(u8),
+    /// The request can be answered: so, and for this reason.
+    Request(Reply, &'static str),
+}
+
+type Read<T> = Result<Option<(T, usize)>, Wrong>;
+
+/// Reads the first message of a client.
+pub fn greeting(bytes: &[u8]) -> Read<Offered> {
+    let Some((version, rest)) = bytes.split_first() else { return Ok(None) };
+    if *version != VERSION {
+        return Err(Wrong::Version(*version));
+    }
+    let Some((count, rest)) = rest.split_first() else { return Ok(None) };
+    let Some(methods) = rest.get(..usize::from(*count)) else { return Ok(None) };
+    let offers = |method: Method| methods.contains(&(method as u8));
+    let offered = Offered { none: offers(Method::None), password: offers(Method::Password) };
+    Ok(Some((offered, 2 + methods.len())))
+}
+
+/// The answer to [`greeting`].
+pub fn choice(method: Method) -> [u8; 2] {
+    [VERSION, method as u8]
+}
+
+/// Reads user and password.
+pub fn login(bytes: &[u8]) -> Read<Login<'_>> {
+    let Some((version, rest)) = bytes.split_first() else { return Ok(None) };
+    if *version != LOGIN_VERSION {
+        return Err(Wrong::LoginVersion(*version));
+    }
+    let Some((user, rest)) = counted(rest) else { return Ok(None) };
+    let Some((password, _)) = counted(rest) else { return Ok(None) };
+    Ok(Some((Login { user, password }, 3 + user.len() + password.len())))
+}
+
+/// The answer to [`login`].
+pub fn verdict(welcome: bool) -> [u8; 2] {
+    [LOGIN_VERSION, u8::from(!welcome)]
+}
+
+/// Reads what the client wants to be connected to.
+pub fn request(bytes: &[u8]) -> Read<Destination> {
+    let Some((version, rest)) = bytes.split_first() else { return Ok(None) };
+    if *version != VERSION {
+        return Err(Wrong::Version(*version));
+    }
+    let [command, reserved, kind, rest @ ..] = rest else { return Ok(None) };
+    let host: Result<Host, &'static str>;
+    let length;
+    match kind {
+        1 => {
+            let Some(address) = rest.first_chunk::<4>() else { return Ok(None) };
+            host = Ok(Host::Ip(IpAddr::V4(Ipv4Addr::from(*address))));
+            length = address.len();
+        }
+        3 => {
+            let Some((name, _)) = counted(rest) else { return Ok(None) };
+            host = host_named(name);
+            length = 1 + name.len();
+        }
+        4 => {
+            let Some(address) = rest.first_chunk::<16>() else { return Ok(None) };
+            host = Ok(Host::Ip(IpAddr::V6(Ipv6Addr::from(*address))));
+            length = address.len();
+        }
+        // How long it is nobody knows.
+        _ => return Err(Wrong::Request(Reply::AddressTypeNotSupported, "neither IPv4 nor IPv6 nor a name")),
+    }
+    let Some(port) = rest.get(length..).and_then(<[u8]>::first_chunk::<2>) else { return Ok(None) };
+    if *command != CONNECT {
+        return Err(Wrong::Request(Reply::CommandNotSupported, "another command than CONNECT"));
+    }
+    if *reserved != 0 {
+        return Err(Wrong::Request(Reply::GeneralFailure, "the reserved byte is not 0"));
+    }
+    let host = host.map_err(|why| Wrong::Request(Reply::GeneralFailure, why))?;
+    Ok(Some((Destination { host, port: u16::from_be_bytes(*port) }, 4 + length + 2)))
+}
+
+/// The answer to [`request`]. Which address of ours is bound for it is no business of a client's, and behind another
+/// proxy we do not know it.
+pub fn reply(reply: Reply) -> [u8; 10] {
+    [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+/// A byte that says how many follow, and those.
+fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (count, rest) = bytes.split_first()?;
+    rest.split_at_checked(usize::from(*count))
+}
+
+/// A name that could be looked up. An address that is written as one is that address: rules for addresses must not be
+/// passed by a different spelling.
+fn host_named(name: &[u8]) -> Result<Host, &'static str> {
+    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(byte);
+    let Some(text) = std::str::from_utf8(name).ok().filter(|_| !name.is_empty() && name.iter().all(fits)) else {
+        return Err("what stands there for a name cannot be one");
+    };
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    match bare.parse() {
+        Ok(address) => Ok(Host::Ip(address)),
+        Err(_) if text.contains([':', '[', ']']) => Err("what stands there for a name cannot be one"),
+        // Whatever else a resolver takes for an IPv4 address (127.1, 0x7f.0.0.1) ends in a number; no name does (RFC
+        // 3696, section 2).
+        Err(_) if ends_in_number(text) => Err("what stands there for a name cannot be one"),
+        Err(_) => Ok(Host::Name(text.to_ascii_lowercase())),
+    }
+}
+
+fn ends_in_number(name: &str) -> bool {
+    let last = name.strip_suffix('.').unwrap_or(name).rsplit('.').next().unwrap_or_default();
+    let digits = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
+    match digits {
+        Some(digits) => digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        None => last.bytes().all(|byte| byte.is_ascii_digit()),
+    }
+}
+
+impl Reply {
+    /// All of them, by their numbers.
+    pub const ALL: [Reply; 9] = [
+        Reply::Succeeded,
+        Reply::GeneralFailure,
+        Reply::NotAllowed,
+        Reply::NetworkUnreachable,
+        Reply::HostUnreachable,
+        Reply::ConnectionRefused,
+        Reply::TtlExpired,
+        Reply::CommandNotSupported,
+        Reply::AddressTypeNotSupported,
+    ];
+
+    /// One word, for records and metrics.
+    pub fn as_str(self) -> &'static str {
+        REPLIES[self as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(bytes: &[u8]) -> Result<Option<(String, usize)>, Wrong> {
+        request(bytes).map(|read| read.map(|(destination, used)| (destination.to_string(), used)))
+    }
+
+    /// No message is whole before its last byte, and what follows it is not read.
+    fn needs_every_byte<T>(bytes: &[u8], read: impl Fn(&[u8]) -> Read<T>) {
+        for end in 0..bytes.len() {
+            assert!(matches!(read(&bytes[..end]), Ok(None)), "{end} of {bytes:02x?}");
+        }
+        let mut more = bytes.to_vec();
+        more.push(0xaa);
+        assert_eq!(read(&more).ok().flatten().map(|(_, used)| used), Some(bytes.len()), "{bytes:02x?}");
+    }
+
+    #[test]
+    fn greetings() {
+        let offered =
+            |bytes: &[u8]| greeting(bytes).map(|read| read.map(|(offered, _)| (offered.none, offered.password)));
+        assert_eq!(offered(&[5, 1, 0]), Ok(Some((true, false))));
+        assert_eq!(offered(&[5, 2, 0, 2]), Ok(Some((true, true))));
+        assert_eq!(offered(&[5, 3, 1, 0x80, 2]), Ok(Some((false, true))));
+        assert_eq!(offered(&[5, 0]), Ok(Some((false, false))));
+        // Told at the first byte: SOCKS4, HTTP, TLS.
+        for first in [4, b'G', 0x16, 0] {
+            assert_eq!(offered(&[first]), Err(Wrong::Version(first)));
+        }
+        needs_every_byte(&[5, 2, 0, 2], greeting);
+        needs_every_byte(&[5, 0], greeting);
+        assert_eq!(choice(Method::Password), [5, 2]);
+        assert_eq!(choice(Method::Unacceptable), [5, 0xff]);
+    }
+
+    #[test]
+    fn logins() {
+        let read = |bytes: &[u8]| {
+            login(bytes).map(|read| read.map(|(login, used)| (login.user.to_vec(), login.password.to_vec(), used)))
+        };
+        assert_eq!(read(b"\x01\x02me\x03p\0w"), Ok(Some((b"me".to_vec(), b"p\0w".to_vec(), 8))));
+        assert_eq!(read(&[1, 0, 0]), Ok(Some((vec![], vec![], 3))));
+        assert_eq!(read(&[5]), Err(Wrong::LoginVersion(5)));
+        let longest = [&[1, 255][..], &[b'u'; 255], &[255], &[b'p'; 255]].concat();
+        assert_eq!(longest.len(), LONGEST);
+        needs_every_byte(&longest, |bytes| login(bytes).map(|read| read.map(|(_, used)| ((), used))));
+        assert_eq!((verdict(true), verdict(false)), ([1, 0], [1, 1]));
+    }
+
+    #[test]
+    fn requests_for_addresses_and_names() {
+        for (bytes, expected) in [
+            (&b"\x05\x01\0\x01\x0a\0\0\x01\x01\xbb"[..], "10.0.0.1:443"),
+            (b"\x05\x01\0\x04\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\0\x50", "[2001:db8::1]:80"),
+            (b"\x05\x01\0\x03\x0bExample.com\x19\x2b", "example.com:6443"),
+            (b"\x05\x01\0\x03\x0cexample.com.\0\x01", "example.com.:1"),
+            (b"\x05\x01\0\x03\x0810.0.0.1\x01\xbb", "10.0.0.1:443"),
+            (b"\x05\x01\0\x03\x03::1\0\x01", "[::1]:1"),
+            (b"\x05\x01\0\x03\x05[::1]\0\x01", "[::1]:1"),
+            (b"\x05\x01\0\x03\x061.exam\0\0", "1.exam:0"),
+            (b"\x05\x01\0\x03\x05a_b-c\0\x01", "a_b-c:1"),
+        ] {
+            assert_eq!(wanted(bytes), Ok(Some((expected.to_owned(), bytes.len()))));
+            needs_every_byte(bytes, request);
+        }
+        let longest = [&[5, 1, 0, 3, 255][..], &[b'a'; 255], &[0, 1]].concat();
+        needs_every_byte(&longest, request);
+    }
+
+    #[test]
+    fn what_cannot_be_asked_for_gets_its_reply() {
+        let of = |bytes: &[u8]| match request(bytes) {
+            Err(Wrong::Request(reply, _)) => Some(reply),
+            _ => None,
+        };
+        assert_eq!(of(b"\x05\x02\0\x01\0\0\0\0\0\0"), Some(Reply::CommandNotSupported));
+        assert_eq!(of(b"\x05\x03\0\x03\x01a\0\0"), Some(Reply::CommandNotSupported));
+        assert_eq!(of(b"\x05\x01\0\x02"), Some(Reply::AddressTypeNotSupported));
+        assert_eq!(of(b"\x05\x01\x01\x01\0\0\0\0\0\0"), Some(Reply::GeneralFailure));
+        for name in [&b""[..], b"a\0b", b"a b", b"\xff", b"a:b", b"[a]", b"fe80::1%eth0", b"a/b", b"a\nb"] {
+            let bytes = [&[5, 1, 0, 3, name.len() as u8][..], name, &[0, 1]].concat();
+            assert_eq!(of(&bytes), Some(Reply::GeneralFailure), "{name:?}");
+        }
+        // Spellings of addresses that resolvers understand and rules do not.
+        for name in
+            ["127.1", "2130706433", "0x7f.0.0.1", "0x7f000001", "127.0.0.01", "1.2.3.4.", "10.0.0.0x1", "a..", "."]
+        {
+            let bytes = [&[5, 1, 0, 3, name.len() as u8][..], name.as_bytes(), &[0, 1]].concat();
+            assert_eq!(of(&bytes), Some(Reply::GeneralFailure), "{name:?}");
+        }
+        assert_eq!(request(&[4, 1]), Err(Wrong::Version(4)));
+    }
+
+    #[test]
+    fn replies_are_numbered_as_in_the_standard() {
+        for (number, of) in Reply::ALL.into_iter().enumerate() {
+            assert_eq!(reply(of), [5, number as u8, 0, 1, 0, 0, 0, 0, 0, 0]);
+            // Its name without the strokes is its word.
+            assert_eq!(of.as_str().replace('_', ""), format!("{of:?}").to_lowercase());
+        }
+    }
+}
