@@ -54,6 +54,7 @@ mod reviewer;
 mod scene;
 mod served;
 mod silent;
+mod socks5;
 mod token_webhook;
 mod tokens;
 mod trust;

@@ -187,8 +187,13 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) fn start(arguments: &[String]) -> Gateway {
+        Gateway::start_as("gateway", arguments)
+    }
+
+    /// Another command that serves, and says in the same words where.
+    pub(crate) fn start_as(command: &str, arguments: &[String]) -> Gateway {
         let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
-            .arg("gateway")
+            .arg(command)
             .args(arguments)
             .env_clear()
             .stdin(Stdio::null())
