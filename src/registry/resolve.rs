@@ -132,7 +132,7 @@ fn places(
         unavailable("ServiceAccessError", message)
     };
     let Some(service) = registry.service(namespace, name) else {
-        if let Some(why) = registry.trouble(namespace) {
+        if let Some(why) = registry.trouble(namespace, name) {
             return unknown(why);
         }
         return unavailable("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
@@ -153,7 +153,7 @@ fn places(
     // Of a directory's Service they may be left away; a kube-apiserver's controllers write them for each that has
     // servers, except where somebody else balances.
     if slices.is_empty() && service.origin == Origin::Cluster && service.kind == ServiceType::ClusterIp {
-        if let Some(why) = registry.trouble(namespace) {
+        if let Some(why) = registry.trouble(namespace, name) {
             return unknown(why);
         }
         let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");

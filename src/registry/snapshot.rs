@@ -56,7 +56,7 @@ pub(super) struct Contents {
     pub(super) api_services: Vec<(String, Arc<ApiService>)>,
     pub(super) services: Vec<Arc<Service>>,
     pub(super) endpoint_slices: Vec<Arc<EndpointSlice>>,
-    /// Namespaces of which nobody knows what is in them, and why.
+    /// Services of which nobody knows what there is, as [`service_key`], and why.
     pub(super) unknown: BTreeMap<String, String>,
 }
 
@@ -102,7 +102,7 @@ pub struct Registry {
     pub warnings: Arc<Vec<Problem>>,
     /// Whether every source has said all there is at least once: what is not here does not exist.
     pub complete: bool,
-    /// Namespaces of a kube-apiserver of which nobody knows what is in them, and why.
+    /// Services of which nobody knows what there is, by namespace and name, and why.
     unknown: Arc<BTreeMap<String, String>>,
     by_name: Sharded<Arc<ApiService>>,
     /// By namespace and name of the Service.
@@ -187,9 +187,9 @@ impl Registry {
         registry
     }
 
-    /// Why nobody knows what there is in `namespace`, if that is so.
-    pub(super) fn trouble(&self, namespace: &str) -> Option<&str> {
-        self.unknown.get(namespace).map(String::as_str)
+    /// Why nobody knows what there is of a Service, if that is so.
+    pub(super) fn trouble(&self, namespace: &str, service: &str) -> Option<&str> {
+        self.unknown.get(&service_key(namespace, service)).map(String::as_str)
     }
 
     /// Sorts what was found and looks for what deserves a second look.
@@ -227,7 +227,7 @@ impl Registry {
         if let Backend::Service(reference) = &one.backend {
             let (name, namespace) = (&reference.name, &reference.namespace);
             match self.service(namespace, name) {
-                None if self.unknown.contains_key(namespace) => {}
+                None if self.trouble(namespace, name).is_some() => {}
                 None => {
                     let message = format!("service/{name} in {namespace:?} is not there: unavailable until it is");
                     warnings.push(Problem::field(place, "spec.service", message));

@@ -236,6 +236,40 @@ async fn one_that_moves_is_served_where_it_was_until_its_new_place_is_known() {
 }
 
 #[tokio::test]
+async fn of_a_namespace_only_what_is_named_counts() {
+    let world = World::new();
+    let (one, other) = (backend(&world, r#"{"from":"one"}"#).await, backend(&world, r#"{"from":"other"}"#).await);
+    let cluster = Cluster::start(&world).await;
+    cluster.apply(&things(&world, &one));
+    let flag = Cluster::flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    until(&scene, THINGS, 200, "one").await;
+    let changes = || scene.gateway.log().iter().filter(|line| line.contains("registry changed")).count();
+    let before = changes();
+
+    // A Service that nobody names, and after it one that somebody does.
+    let annotations = annotated(&[("server-name", "things-v1.things.svc")]);
+    let more = scene.world.manifests("more.example.com", "v1", &[other.address], &annotations);
+    let more = more.replace("namespace: more", "namespace: things");
+    let (api_service, rest) = more.split_once("---\n").unwrap();
+    cluster.apply(rest);
+    let service = "/api/v1/namespaces/things/services/things-v1";
+    cluster.edit(service, |service| service["spec"]["ports"][0]["port"] = 444.into());
+    until(&scene, THINGS, 503, "ServicePortError").await;
+    assert_eq!(changes(), before + 1);
+    cluster.edit(service, |service| service["spec"]["ports"][0]["port"] = 443.into());
+    until(&scene, THINGS, 200, "one").await;
+
+    cluster.apply(api_service);
+    until(&scene, "/apis/more.example.com/v1/x", 200, "other").await;
+    assert_eq!(scene.http2().await.get(THINGS).await.status, 200);
+    cluster.delete("/apis/apiregistration.k8s.io/v1/apiservices/v1.more.example.com");
+    until(&scene, "/apis/more.example.com/v1/x", 404, "NoAPIService").await;
+    cluster.apply(api_service);
+    until(&scene, "/apis/more.example.com/v1/x", 200, "other").await;
+}
+
+#[tokio::test]
 async fn registrations_are_read_and_changed_where_they_are() {
     for delegate in [true, false] {
         read_and_changed(delegate).await;

@@ -9,13 +9,11 @@ pub(super) struct Collection<T> {
     listed: BTreeSet<String>,
     /// Whether there ever was a whole list.
     pub(super) is_whole: bool,
-    /// Why there never was one, if that is known.
-    pub(super) trouble: Option<String>,
 }
 
 impl<T> Default for Collection<T> {
     fn default() -> Collection<T> {
-        Collection { objects: BTreeMap::new(), listed: BTreeSet::new(), is_whole: false, trouble: None }
+        Collection { objects: BTreeMap::new(), listed: BTreeSet::new(), is_whole: false }
     }
 }
 
@@ -49,17 +47,7 @@ impl<T> Collection<T> {
         let before = self.objects.len();
         self.objects.retain(|name, _| self.listed.contains(name));
         let first = !std::mem::replace(&mut self.is_whole, true);
-        self.trouble = None;
         first || self.objects.len() != before
-    }
-
-    /// There is no list. True if that is new, and matters: what an earlier one said is used.
-    pub(super) fn fails(&mut self, why: &str) -> bool {
-        let changed = !self.is_whole && self.trouble.as_deref() != Some(why);
-        if changed {
-            self.trouble = Some(why.to_owned());
-        }
-        changed
     }
 
     /// The names of the list that ended last, those of wrong objects too.
@@ -70,6 +58,11 @@ impl<T> Collection<T> {
     /// True if there was such an object.
     pub(super) fn remove(&mut self, name: &str) -> bool {
         self.objects.remove(name).is_some()
+    }
+
+    /// What is not so is none of ours any more.
+    pub(super) fn retain(&mut self, stays: impl Fn(&T) -> bool) {
+        self.objects.retain(|_, one| stays(one));
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&T> {

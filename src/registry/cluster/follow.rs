@@ -160,7 +160,7 @@ impl Followed {
             .keys()
             .filter(|kind| match kind {
                 Kind::ApiServices => false,
-                Kind::Services(name) | Kind::EndpointSlices(name) => !wanted.contains(name),
+                Kind::Services(name) | Kind::EndpointSlices(name) => !wanted.namespaces.contains(name),
             })
             .cloned()
             .collect();
@@ -171,9 +171,8 @@ impl Followed {
                 self.shared.known.borrow_mut().forget(name);
             }
         }
-        for name in &wanted {
-            self.begin(Kind::Services(name.clone()));
-            self.begin(Kind::EndpointSlices(name.clone()));
+        for kind in wanted.anew {
+            self.begin(kind);
         }
         let mut known = self.shared.known.borrow_mut();
         // All is taken, these with it.
@@ -185,14 +184,14 @@ impl Followed {
         taken
     }
 
+    /// Begins to follow these, or does so anew.
     fn begin(&mut self, kind: Kind) {
-        self.tasks.entry(kind).or_insert_with_key(|kind| {
-            let path = path(kind);
-            let (client, teller) = (self.client.clone(), Teller { shared: self.shared.clone(), kind: kind.clone() });
-            Task::begin(async move {
-                futures_util::join!(watch::keep(client, &path, &teller), teller.shared.wait_for(&teller.kind));
-            })
-        });
+        let path = path(&kind);
+        let (client, teller) = (self.client.clone(), Teller { shared: self.shared.clone(), kind: kind.clone() });
+        let following = async move {
+            futures_util::join!(watch::keep(client, &path, &teller), teller.shared.wait_for(&teller.kind));
+        };
+        self.tasks.insert(kind, Task::begin(following));
     }
 
     /// Says how it goes, if that changed.

@@ -16,7 +16,7 @@ use super::statuses::Statuses;
 use crate::process::{Problem, Problems};
 use crate::registry::api_service::{ApiService, Backend};
 use crate::registry::endpoints::EndpointSlice;
-use crate::registry::snapshot::{Contents, Settings};
+use crate::registry::snapshot::{Contents, Settings, service_key};
 
 /// A collection that is followed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +53,15 @@ pub(super) struct Known {
     pub(super) heard: u64,
 }
 
+/// What is to be followed.
+#[derive(Default)]
+pub(super) struct Wanted {
+    /// Whatever is in these, and nowhere else.
+    pub(super) namespaces: BTreeSet<String>,
+    /// What is to be followed from its beginning.
+    pub(super) anew: Vec<Kind>,
+}
+
 /// A Service, by namespace and name, and its EndpointSlices.
 pub(super) type ServiceEndpoints = ((String, String), Vec<Arc<EndpointSlice>>);
 
@@ -78,13 +87,16 @@ impl Known {
     pub(super) fn begins(&mut self, kind: &Kind) {
         match kind {
             Kind::ApiServices => self.api_services.begin(),
-            Kind::Services(namespace) => self.namespace(namespace).services.begin(),
-            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.begin(),
+            Kind::Services(namespace) => self.namespace(namespace).begins(Part::Services),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).begins(Part::Slices),
         }
     }
 
     /// An object of a list, or (`listed` is false) of an event.
     pub(super) fn has(&mut self, kind: &Kind, text: &RawValue, listed: bool) {
+        if self.is_foreign(kind, text) {
+            return;
+        }
         let mut problems = Problems::default();
         let Some(read) = object::head(kind, text, &mut problems) else {
             self.tell(kind, String::new(), problems);
@@ -101,13 +113,13 @@ impl Known {
             }
             Kind::Services(namespace) => {
                 let one = object::service(read, &mut problems).map(Arc::new);
-                let services = &mut self.namespaces.entry(namespace.clone()).or_default().services;
+                let services = &mut self.namespaces.entry(namespace.clone()).or_default().services.objects;
                 let changed = services.put(&name, one, listed, PartialEq::eq);
                 self.counts(changed);
             }
             Kind::EndpointSlices(namespace) => {
                 let one = object::endpoint_slice(read, &mut problems);
-                let slices = &mut self.namespaces.entry(namespace.clone()).or_default().slices;
+                let slices = &mut self.namespaces.entry(namespace.clone()).or_default().slices.objects;
                 let services = |one: Option<&Arc<EndpointSlice>>| one.map(|one| one.service.clone());
                 let mut touched = vec![services(slices.get(&name))];
                 let changed = match one {
@@ -123,6 +135,25 @@ impl Known {
         self.tell(kind, name, problems);
     }
 
+    /// Whether this is of a Service that no APIService names, which is neither kept nor judged.
+    fn is_foreign(&mut self, kind: &Kind, text: &RawValue) -> bool {
+        let is_named = |namespace: &str, service: &String| {
+            self.namespaces.get(namespace).is_some_and(|one| one.named.contains(service))
+        };
+        match kind {
+            Kind::ApiServices => false,
+            Kind::Services(namespace) => object::name_of(text).is_some_and(|name| !is_named(namespace, &name)),
+            Kind::EndpointSlices(namespace) => {
+                let foreign = object::slice_of(text).filter(|(_, service)| !is_named(namespace, service));
+                if let Some((name, _)) = &foreign {
+                    // It may have been another's before.
+                    self.lacks_slice(namespace, name);
+                }
+                foreign.is_some()
+            }
+        }
+    }
+
     /// The list is whole.
     pub(super) fn is_whole(&mut self, kind: &Kind) {
         let changed = match kind {
@@ -132,13 +163,13 @@ impl Known {
                 statuses.retain(|name| api_services.has(name));
                 changed
             }
-            Kind::Services(namespace) => self.namespace(namespace).services.end(),
-            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.end(),
+            Kind::Services(namespace) => self.namespace(namespace).ends(Part::Services),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).ends(Part::Slices),
         };
         let listed: BTreeSet<String> = match kind {
             Kind::ApiServices => self.api_services.listed(),
-            Kind::Services(namespace) => self.namespace(namespace).services.listed(),
-            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.listed(),
+            Kind::Services(namespace) => self.namespace(namespace).services.objects.listed(),
+            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.objects.listed(),
         };
         self.problems.retain(|(of, name), _| of != kind || listed.contains(name));
         self.counts(changed);
@@ -154,18 +185,19 @@ impl Known {
                 self.statuses.remove(&name);
                 self.api_services.remove(&name)
             }
-            Kind::Services(namespace) => self.namespace(namespace).services.remove(&name),
-            Kind::EndpointSlices(namespace) => {
-                let slices = &mut self.namespaces.entry(namespace.clone()).or_default().slices;
-                let touched = slices.get(&name).map(|one| one.service.clone());
-                let gone = slices.remove(&name);
-                self.endpoints_change(namespace, gone, vec![touched]);
-                self.untell(kind, name);
-                return;
-            }
+            Kind::Services(namespace) => self.namespace(namespace).services.objects.remove(&name),
+            Kind::EndpointSlices(namespace) => return self.lacks_slice(namespace, &name),
         };
         self.counts(gone);
         self.untell(kind, name);
+    }
+
+    fn lacks_slice(&mut self, namespace: &str, name: &str) {
+        let Some(slices) = self.namespaces.get_mut(namespace).map(|one| &mut one.slices.objects) else { return };
+        let touched = slices.get(name).map(|one| one.service.clone());
+        let gone = slices.remove(name);
+        self.endpoints_change(namespace, gone, vec![touched]);
+        self.untell(&Kind::EndpointSlices(namespace.to_owned()), name.to_owned());
     }
 
     /// A collection cannot be listed or watched. Of a namespace of which nothing is known that concerns the APIServices
@@ -185,15 +217,6 @@ impl Known {
         self.counts(changed);
     }
 
-    /// The namespaces in which APIServices have their Services, those of `others` too; and those where one that moved is
-    /// still shown.
-    fn wanted<'o>(&self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
-        let mut wanted: BTreeSet<String> = others.filter_map(namespace_of).map(str::to_owned).collect();
-        let ours = self.api_services.values().chain(self.shown.values());
-        wanted.extend(ours.filter_map(|one| namespace_of(one)).map(str::to_owned));
-        wanted
-    }
-
     /// A namespace is followed no more.
     pub(super) fn forget(&mut self, namespace: &str) {
         let gone = self.namespaces.remove(namespace).is_some();
@@ -204,20 +227,20 @@ impl Known {
         });
     }
 
-    /// Shows what can be, and says which namespaces are wanted for that and for `others`.
-    pub(super) fn settle<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> BTreeSet<String> {
+    /// Shows what can be, and says what is wanted for that and for `others`.
+    pub(super) fn settle<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Wanted {
         let Known { api_services, shown, moving, namespaces, complete, .. } = self;
         shown.retain(|name, _| api_services.has(name));
         moving.retain(|name| api_services.has(name));
         for one in api_services.values() {
-            let namespace = namespace_of(one).map(|name| namespaces.get(name));
-            let shows = match namespace {
+            let service = service_of(one).map(|(namespace, service)| (namespaces.get(namespace), service));
+            let shows = match service {
                 None => true,
-                Some(None) => false,
+                Some((None, _)) => false,
                 // One that is new gains nothing by being hidden: who asks for it would be told that there is none.
-                Some(Some(namespace)) => {
+                Some((Some(namespace), service)) => {
                     let new = *complete && !shown.contains_key(&one.name);
-                    namespace.is_settled() || (new && namespace.trouble().is_some())
+                    namespace.is_settled(service) || (new && namespace.trouble_of(service).is_some())
                 }
             };
             if shows {
@@ -226,30 +249,60 @@ impl Known {
             } else if shown.contains_key(&one.name) && moving.insert(one.name.clone()) {
                 tracing::info!(
                     apiservice = one.name,
-                    namespace = namespace_of(one),
+                    namespace = service_of(one).map(|(namespace, _)| namespace),
                     "an APIService moved; it is served as before until it is known what is in its new namespace, or \
                      that cannot be listed"
                 );
             }
         }
-        let wanted = self.wanted(others);
-        let is_settled = |name: &String| self.namespaces.get(name).is_some_and(Namespace::is_settled);
-        self.complete |= self.api_services.is_whole && wanted.iter().all(is_settled);
+        self.select(others)
+    }
+
+    /// What is to be followed: the Services that APIServices name, those of `others` too, and those where one that
+    /// moved is still shown.
+    fn select<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Wanted {
+        let Known { api_services, shown, namespaces, complete, .. } = self;
+        let mut wanted = Wanted::default();
+        // A page of them would have its namespaces listed, and the next one have them listed again.
+        if !api_services.is_whole {
+            return wanted;
+        }
+        let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut name = |one: &ApiService| {
+            if let Some((namespace, service)) = service_of(one) {
+                named.entry(namespace.to_owned()).or_default().insert(service.to_owned());
+            }
+        };
+        api_services.values().chain(shown.values()).for_each(|one| name(one));
+        others.for_each(name);
+        let mut settled = true;
+        for (name, services) in named {
+            let namespace = namespaces.entry(name.clone()).or_default();
+            wanted.anew.extend(namespace.select(services).into_iter().map(|part| match part {
+                Part::Services => Kind::Services(name.clone()),
+                Part::Slices => Kind::EndpointSlices(name.clone()),
+            }));
+            settled &= namespace.named.iter().all(|service| namespace.is_settled(service));
+            wanted.namespaces.insert(name);
+        }
+        *complete |= settled;
         wanted
     }
 
     /// What is known, as far as it is to be shown.
     pub(super) fn contents(&self) -> Contents {
         let Known { shown, namespaces, .. } = self;
-        let unknown = |(name, one): (&String, &Namespace)| {
-            let (what, why) = one.trouble()?;
-            Some((name.clone(), format!("{what} cannot be listed: {why}")))
-        };
+        let unknown = namespaces.iter().flat_map(|(namespace, one)| {
+            one.named.iter().filter_map(move |name| {
+                let (what, why) = one.trouble_of(name)?;
+                Some((service_key(namespace, name), format!("{what} cannot be listed: {why}")))
+            })
+        });
         Contents {
             api_services: shown.values().map(|one| (place(&Kind::ApiServices, &one.name), one.clone())).collect(),
-            services: namespaces.values().flat_map(|one| one.services.values().cloned()).collect(),
-            endpoint_slices: namespaces.values().flat_map(|one| one.slices.values().cloned()).collect(),
-            unknown: namespaces.iter().filter_map(unknown).collect(),
+            services: namespaces.values().flat_map(|one| one.services.objects.values().cloned()).collect(),
+            endpoint_slices: namespaces.values().flat_map(|one| one.slices.objects.values().cloned()).collect(),
+            unknown: unknown.collect(),
         }
     }
 
@@ -257,9 +310,12 @@ impl Known {
     /// wrong with namespaces.
     pub(super) fn problems(&self) -> Problems {
         let of_namespace = |(name, one): (&String, &Namespace)| {
-            let (what, why) = one.given_up().or(one.trouble().filter(|_| self.complete))?;
-            let leads = |one: &&Arc<ApiService>| namespace_of(one) == Some(name);
-            let its: Vec<&str> = self.api_services.values().filter(leads).map(|one| one.name.as_str()).collect();
+            let ((what, why), _) = one.trouble().filter(|(_, given_up)| *given_up || self.complete)?;
+            let leads = |one: &&Arc<ApiService>| service_of(one).is_some_and(|(namespace, _)| namespace == name);
+            let unknown =
+                |it: &&Arc<ApiService>| service_of(it).is_some_and(|(_, service)| one.trouble_of(service).is_some());
+            let its = self.api_services.values().filter(leads).filter(unknown);
+            let its: Vec<&str> = its.map(|one| one.name.as_str()).collect();
             let message = format!("{what} cannot be listed: {why}; unavailable until they can be: {}", its.join(", "));
             Some(Problem::new(format!("kube-apiserver, namespace {name:?}"), message))
         };
@@ -278,7 +334,7 @@ impl Known {
             return None;
         }
         let all = |(namespace, service): (String, String)| {
-            let slices = self.namespaces.get(&namespace).map(|one| one.slices.values());
+            let slices = self.namespaces.get(&namespace).map(|one| one.slices.objects.values());
             let slices = slices.into_iter().flatten().filter(|one| one.service == service).cloned().collect();
             ((namespace, service), slices)
         };
@@ -314,10 +370,10 @@ impl Known {
     }
 }
 
-/// The namespace in which this APIService has its Service.
-fn namespace_of(one: &ApiService) -> Option<&str> {
+/// Namespace and name of the Service of this APIService.
+fn service_of(one: &ApiService) -> Option<(&str, &str)> {
     match &one.backend {
-        Backend::Service(reference) => Some(&reference.namespace),
+        Backend::Service(reference) => Some((&reference.namespace, &reference.name)),
         Backend::Local | Backend::Url(_) => None,
     }
 }
@@ -337,227 +393,4 @@ pub(super) fn created(timestamp: &str) -> SystemTime {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::registry::snapshot::Registry;
-    use crate::registry::{ApiService, Resolved, Rules, Unavailable};
-
-    fn resolve(api_service: &ApiService, registry: &Registry, rules: Rules) -> Result<Resolved, Unavailable> {
-        crate::registry::resolve(api_service, registry, rules, &Default::default())
-    }
-
-    fn raw(value: &Value) -> Box<RawValue> {
-        serde_json::value::to_raw_value(value).unwrap()
-    }
-
-    fn known() -> Known {
-        Known::new(Settings::default(), Statuses::default())
-    }
-
-    fn api_service(group: &str, namespace: &str) -> Value {
-        json!({"metadata": {"name": format!("v1.{group}"), "resourceVersion": "1", "managedFields": [{}]},
-            "spec": {"group": group, "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
-                "insecureSkipTLSVerify": true, "later": {}, "service": {"namespace": namespace, "name": "api"}}})
-    }
-
-    fn service(name: &str) -> Value {
-        json!({"metadata": {"name": name, "namespace": "ns"},
-            "spec": {"clusterIP": "10.0.0.1", "ports": [{"name": "https", "port": 443}]}})
-    }
-
-    fn slice(name: &str, service: &str, address: &str) -> Value {
-        json!({"metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": service}},
-            "addressType": "IPv4", "ports": [{"name": "https", "port": 8443}],
-            "endpoints": [{"addresses": [address]}]})
-    }
-
-    fn list(known: &mut Known, kind: &Kind, objects: &[Value]) {
-        known.begins(kind);
-        objects.iter().for_each(|object| known.has(kind, &raw(object), true));
-        known.is_whole(kind);
-    }
-
-    fn shown(known: &mut Known) -> Vec<String> {
-        known.settle(std::iter::empty());
-        known.contents().api_services.iter().map(|(_, one)| one.name.clone()).collect()
-    }
-
-    fn of_ns() -> [Kind; 2] {
-        [Kind::Services("ns".to_owned()), Kind::EndpointSlices("ns".to_owned())]
-    }
-
-    /// One APIService with a Service and an endpoint.
-    fn settled() -> Known {
-        let mut known = known();
-        let [services, slices] = of_ns();
-        list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns")]);
-        list(&mut known, &services, &[service("api")]);
-        list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
-        assert_eq!(shown(&mut known), ["v1.a.io"]);
-        known
-    }
-
-    #[test]
-    fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
-        let mut known = known();
-        let settle = |known: &mut Known| (known.settle(std::iter::empty()), known.complete);
-        assert_eq!(settle(&mut known), (BTreeSet::new(), false));
-        list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns"), api_service("b.io", "far")]);
-        assert_eq!(settle(&mut known), (BTreeSet::from(["far".to_owned(), "ns".to_owned()]), false));
-        assert!(shown(&mut known).is_empty());
-        let [services, slices] = of_ns();
-        list(&mut known, &services, &[service("api")]);
-        assert!(shown(&mut known).is_empty());
-        list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
-        assert_eq!(shown(&mut known), ["v1.a.io"]);
-        // Somewhere we may not look: that is all there will be to say.
-        known.fails(&Kind::Services("far".to_owned()), "the kube-apiserver answered 403", true);
-        assert!(settle(&mut known).1);
-        assert_eq!(shown(&mut known), ["v1.a.io", "v1.b.io"]);
-        let registry = Registry::of(known.contents());
-        assert_eq!(resolve(&registry.api_services[0], &registry, Rules::default()).unwrap().endpoints.len(), 1);
-        let nowhere = resolve(&registry.api_services[1], &registry, Rules::default()).unwrap_err();
-        assert_eq!(
-            (nowhere.reason, nowhere.message.as_str()),
-            (
-                "ServiceAccessError",
-                "service/api in \"far\" cannot be checked due to: services cannot be listed: the kube-apiserver \
-                 answered 403"
-            )
-        );
-        let problems: Vec<String> = known.problems().0.iter().map(ToString::to_string).collect();
-        assert_eq!(problems.len(), 1);
-        assert!(
-            problems[0].starts_with("kube-apiserver, namespace \"far\": services cannot be listed: "),
-            "{problems:?}"
-        );
-        assert!(problems[0].ends_with(": v1.b.io"), "{problems:?}");
-        // It moves on: until the new place is known it stands where it stood.
-        known.has(&Kind::ApiServices, &raw(&api_service("a.io", "new")), false);
-        let leads = |known: &Known| match &known.contents().api_services[0].1.backend {
-            Backend::Service(reference) => reference.namespace.clone(),
-            _ => panic!("no Service"),
-        };
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!((settle(&mut known).0, leads(&known)), (names(&["far", "new", "ns"]), "ns".to_owned()));
-        known.fails(&Kind::Services("new".to_owned()), "the kube-apiserver answered 500", false);
-        assert_eq!((settle(&mut known).0, leads(&known)), (names(&["far", "new", "ns"]), "ns".to_owned()));
-        known.is_late("new", true);
-        assert_eq!((settle(&mut known).0, leads(&known)), (names(&["far", "new"]), "new".to_owned()));
-    }
-
-    #[test]
-    fn what_fails_is_waited_for_and_concerns_nobody_else() {
-        let mut known = known();
-        let [services, slices] = of_ns();
-        list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns"), api_service("b.io", "far")]);
-        list(&mut known, &services, &[service("api")]);
-        list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
-        let far = Kind::EndpointSlices("far".to_owned());
-        known.fails(&far, "the kube-apiserver answered 500", false);
-        assert_eq!((shown(&mut known), known.complete, known.problems().0.len()), (vec!["v1.a.io".into()], false, 0));
-        let before = known.heard;
-        known.fails(&far, "the kube-apiserver answered 500", false);
-        assert_eq!(known.heard, before, "the same again is no news");
-        known.is_late("far", true);
-        assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (2, true, 1));
-        // With a Service and without its slices nobody can say where it is, either.
-        list(&mut known, &Kind::Services("far".to_owned()), &[service("api")]);
-        let registry = Registry::of(known.contents());
-        let nowhere = resolve(&registry.api_services[1], &registry, Rules::default()).unwrap_err();
-        assert_eq!(nowhere.reason, "ServiceAccessError");
-        // Later nobody waits for somebody else: what is new is there, and says why it cannot be used.
-        known.has(&Kind::ApiServices, &raw(&api_service("c.io", "dark")), false);
-        known.begins(&Kind::Services("dark".to_owned()));
-        assert_eq!(shown(&mut known).len(), 2);
-        known.is_late("dark", false);
-        assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (3, true, 2));
-        // It was a passing weakness.
-        list(&mut known, &far, &[]);
-        let unknown: Vec<String> = known.contents().unknown.into_keys().collect();
-        assert_eq!((unknown, known.problems().0.len()), (vec!["dark".to_owned()], 1));
-    }
-
-    #[test]
-    fn without_endpoints_a_cluster_ip_is_not_believed() {
-        let mut known = settled();
-        known.lacks(&Kind::EndpointSlices("ns".to_owned()), &raw(&slice("one", "api", "10.1.0.1")));
-        let registry = Registry::of(known.contents());
-        for endpoints in [true, false] {
-            let rules = Rules { endpoints, ..Rules::default() };
-            let nowhere = resolve(&registry.api_services[0], &registry, rules).unwrap_err();
-            assert_eq!(
-                (nowhere.reason, nowhere.message.as_str()),
-                ("EndpointsNotFound", "cannot find endpointslices for service/api in \"ns\"")
-            );
-        }
-    }
-
-    #[test]
-    fn what_does_not_concern_us_is_no_change() {
-        let mut known = settled();
-        let before = known.version;
-        let mut touched = api_service("a.io", "ns");
-        touched["metadata"]["resourceVersion"] = "2".into();
-        touched["metadata"]["managedFields"] = json!([{"manager": "kubectl"}]);
-        touched["status"] = json!({"conditions": [{"type": "Available", "status": "True"}]});
-        known.has(&Kind::ApiServices, &raw(&touched), false);
-        known.has(&of_ns()[1], &raw(&slice("two", "", "10.1.0.2")), false);
-        let mut names = slice("three", "api", "10.1.0.3");
-        names["addressType"] = "FQDN".into();
-        known.has(&of_ns()[1], &raw(&names), false);
-        assert_eq!((known.version, known.problems().0.len()), (before, 0));
-        // Whoever writes conditions sees what stands there.
-        let written = known.statuses.of("v1.a.io").unwrap();
-        assert_eq!((written.version.as_str(), written.conditions.len()), ("2", 1));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_and_takes_nothing_away() {
-        let mut known = settled();
-        let mut wrong = api_service("a.io", "ns");
-        wrong["spec"]["versionPriority"] = 0.into();
-        known.has(&Kind::ApiServices, &raw(&wrong), false);
-        known.has(&Kind::ApiServices, &raw(&json!({"metadata": {}})), false);
-        let mut elsewhere = slice("one", "api", "10.1.0.1");
-        elsewhere["endpoints"][0]["addresses"][0] = "nowhere".into();
-        known.has(&of_ns()[1], &raw(&elsewhere), false);
-        let problems: Vec<String> = known.problems().0.iter().map(ToString::to_string).collect();
-        assert_eq!(problems.len(), 3, "{problems:#?}");
-        assert!(
-            problems[1].starts_with("kube-apiserver, APIService \"v1.a.io\": spec.versionPriority: 0"),
-            "{problems:?}"
-        );
-        assert!(problems[2].starts_with("kube-apiserver, EndpointSlice \"ns/one\": "), "{problems:?}");
-        let registry = Registry::of(known.contents());
-        assert!(resolve(&registry.api_services[0], &registry, Rules::default()).is_ok());
-        // A list says the same of the wrong ones, and forgets those that are no more.
-        list(&mut known, &Kind::ApiServices, &[wrong]);
-        assert_eq!(known.problems().0.len(), 2);
-        list(&mut known, &Kind::ApiServices, &[]);
-        assert_eq!((known.problems().0.len(), shown(&mut known).len()), (1, 0));
-        assert!(known.statuses.of("v1.a.io").is_none());
-    }
-
-    #[test]
-    fn endpoints_alone_are_told_by_service() {
-        let mut known = settled();
-        let [services, slices] = of_ns();
-        assert!(known.only_endpoints().is_none(), "everything is new");
-        assert_eq!(known.only_endpoints().unwrap(), []);
-        known.has(&slices, &raw(&slice("two", "api", "10.1.0.2")), false);
-        let told = known.only_endpoints().unwrap();
-        assert_eq!((told[0].0.1.as_str(), told[0].1.len()), ("api", 2));
-        // From one Service to another: both have others now.
-        known.has(&slices, &raw(&slice("two", "other", "10.1.0.2")), false);
-        let told: Vec<_> = known.only_endpoints().unwrap().into_iter().map(|(key, of)| (key.1, of.len())).collect();
-        assert_eq!(told, [("api".to_owned(), 1), ("other".to_owned(), 1)]);
-        known.lacks(&slices, &raw(&slice("two", "other", "10.1.0.2")));
-        assert_eq!(known.only_endpoints().unwrap()[0].1.len(), 0);
-        known.has(&slices, &raw(&slice("one", "api", "10.1.0.9")), false);
-        known.has(&services, &raw(&service("more")), false);
-        assert!(known.only_endpoints().is_none());
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
-//! The registry of a kube-apiserver: its APIServices, and the Services and EndpointSlices of the namespaces in which
-//! these have theirs, followed by watches.
+//! The registry of a kube-apiserver: its APIServices, and the Services that these name with their EndpointSlices,
+//! followed by watches.
 //!
 //! One pair of watches for each such namespace: neither memory nor traffic grows with the rest of the cluster, and
 //! who runs us need not be allowed to read it.
@@ -9,6 +9,7 @@ mod follow;
 mod known;
 mod namespace;
 mod object;
+mod selected;
 mod state;
 mod statuses;
 

@@ -1,55 +1,89 @@
 //! What is known of one namespace, and when that is enough to say where an APIService leads that has its Service there.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::collection::Collection;
+use super::selected::Selected;
 use crate::registry::endpoints::EndpointSlice;
 use crate::registry::service::Service;
 
-/// The Services and EndpointSlices of one namespace.
+/// The Services of one namespace that APIServices name, and their EndpointSlices.
 #[derive(Default)]
 pub(super) struct Namespace {
-    pub(super) services: Collection<Arc<Service>>,
-    pub(super) slices: Collection<Arc<EndpointSlice>>,
+    /// Those that are named.
+    pub(super) named: BTreeSet<String>,
+    pub(super) services: Selected<Arc<Service>>,
+    pub(super) slices: Selected<Arc<EndpointSlice>>,
     /// Whether nobody waits for its lists any more.
     given_up: bool,
 }
 
 /// Which of the two.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Services,
     Slices,
 }
 
 impl Namespace {
+    /// These are named now, and no others matter. Says what is to be listed anew.
+    pub(super) fn select(&mut self, named: BTreeSet<String>) -> Vec<Part> {
+        if named != self.named {
+            self.named = named;
+            let named = &self.named;
+            self.services.objects.retain(|one| named.contains(&one.name));
+            self.slices.objects.retain(|one| named.contains(&one.service));
+        }
+        let services = self.services.select(&self.named).then_some(Part::Services);
+        let slices = self.slices.select(&self.named).then_some(Part::Slices);
+        services.into_iter().chain(slices).collect()
+    }
+
+    pub(super) fn begins(&mut self, part: Part) {
+        match part {
+            Part::Services => self.services.begins(&self.named),
+            Part::Slices => self.slices.begins(&self.named),
+        }
+    }
+
+    /// A list of one part is whole. True if that changes anything.
+    pub(super) fn ends(&mut self, part: Part) -> bool {
+        let changed = match part {
+            Part::Services => self.services.ends(&self.named),
+            Part::Slices => self.slices.ends(&self.named),
+        };
+        // What is named later is waited for again.
+        self.given_up &= !self.is_known();
+        changed
+    }
+
     /// Whether it was said at least once what there is.
-    pub(super) fn is_known(&self) -> bool {
-        self.services.is_whole && self.slices.is_whole
+    fn is_known(&self) -> bool {
+        self.services.covers(&self.named) && self.slices.covers(&self.named)
     }
 
-    /// Whether nobody has to wait for it: it is known, or there is nothing to be waited for.
-    pub(super) fn is_settled(&self) -> bool {
-        self.is_known() || self.given_up
+    /// Whether nobody has to wait for this Service: it is known, or there is nothing to be waited for.
+    pub(super) fn is_settled(&self, name: &str) -> bool {
+        self.given_up || (self.services.covers_one(name) && self.slices.covers_one(name))
     }
 
-    /// What cannot be listed, and why, if that is so and it never could be.
-    pub(super) fn trouble(&self) -> Option<(&'static str, &str)> {
-        let services = ("services", &self.services.trouble);
-        let slices = ("endpointslices", &self.slices.trouble);
-        [services, slices].into_iter().find_map(|(what, trouble)| Some((what, trouble.as_deref()?)))
+    /// What of this Service cannot be listed, and why, if that is so and it never could be.
+    pub(super) fn trouble_of(&self, name: &str) -> Option<(&'static str, &str)> {
+        let services = self.services.trouble().filter(|_| !self.services.covers_one(name));
+        let slices = self.slices.trouble().filter(|_| !self.slices.covers_one(name));
+        services.map(|why| ("services", why)).or(slices.map(|why| ("endpointslices", why)))
     }
 
-    /// The same, if APIServices are not waited for because of it.
-    pub(super) fn given_up(&self) -> Option<(&'static str, &str)> {
-        self.trouble().filter(|_| self.given_up)
+    /// What cannot be listed, and why, if any Service waits for it; and whether that is in vain.
+    pub(super) fn trouble(&self) -> Option<((&'static str, &str), bool)> {
+        self.named.iter().find_map(|name| Some((self.trouble_of(name)?, self.given_up)))
     }
 
     /// A list of one part failed. It is nothing to wait for if it was `refused`. True if that changes anything.
     pub(super) fn fails(&mut self, part: Part, why: &str, refused: bool) -> bool {
         let changed = match part {
-            Part::Services => self.services.fails(why),
-            Part::Slices => self.slices.fails(why),
+            Part::Services => self.services.fails(&self.named, why),
+            Part::Slices => self.slices.fails(&self.named, why),
         };
         changed | self.give_up(refused)
     }
@@ -58,13 +92,14 @@ impl Namespace {
     pub(super) fn is_late(&mut self, give_up: bool) -> bool {
         const SILENT: &str = "the kube-apiserver has not listed them yet";
         // Of what is in trouble it is known why.
-        let silent = !self.is_known() && self.trouble().is_none();
-        let changed = silent && (self.services.fails(SILENT) | self.slices.fails(SILENT));
+        let silent = self.trouble().is_none();
+        let named = &self.named;
+        let changed = silent && (self.services.fails(named, SILENT) | self.slices.fails(named, SILENT));
         changed | self.give_up(give_up)
     }
 
     fn give_up(&mut self, now: bool) -> bool {
-        let changed = now && !self.is_settled();
+        let changed = now && !self.given_up && !self.is_known();
         self.given_up |= changed;
         changed
     }
@@ -74,30 +109,52 @@ impl Namespace {
 mod tests {
     use super::*;
 
+    fn named() -> Namespace {
+        let mut one = Namespace::default();
+        assert_eq!(one.select(BTreeSet::from(["api".to_owned()])), [Part::Services, Part::Slices]);
+        one
+    }
+
+    fn list(one: &mut Namespace, part: Part) {
+        one.begins(part);
+        one.ends(part);
+    }
+
     #[test]
     fn a_refusal_of_one_part_outlasts_a_list_of_the_other() {
-        let mut one = Namespace::default();
-        assert!(one.fails(Part::Slices, "403", true) && one.is_settled() && !one.is_known());
+        let mut one = named();
+        assert!(one.fails(Part::Slices, "403", true) && one.is_settled("api") && !one.is_known());
         assert!(!one.fails(Part::Slices, "403", true), "the same again");
-        one.services.end();
-        assert_eq!(one.trouble(), Some(("endpointslices", "403")));
-        one.slices.end();
-        assert!(one.is_known() && one.trouble().is_none());
+        list(&mut one, Part::Services);
+        assert_eq!(one.trouble(), Some((("endpointslices", "403"), true)));
+        list(&mut one, Part::Slices);
+        assert!(one.is_known() && one.trouble().is_none() && !one.given_up);
         assert!(!one.fails(Part::Services, "500", false), "what was said last is used");
         assert!(!one.is_late(true));
     }
 
     #[test]
     fn a_failure_is_waited_for_and_silence_is_a_failure() {
-        let mut one = Namespace::default();
-        assert!(one.fails(Part::Services, "500", false) && !one.is_settled());
+        let mut one = named();
+        assert!(one.fails(Part::Services, "500", false) && !one.is_settled("api"));
         assert!(!one.is_late(false), "there is a better reason already");
-        assert_eq!((one.trouble(), one.given_up()), (Some(("services", "500")), None));
-        assert!(one.is_late(true) && one.is_settled());
-        assert_eq!(one.given_up(), Some(("services", "500")));
+        assert_eq!(one.trouble(), Some((("services", "500"), false)));
+        assert!(one.is_late(true) && one.is_settled("api"));
+        assert_eq!(one.trouble(), Some((("services", "500"), true)));
 
-        let mut silent = Namespace::default();
-        assert!(silent.is_late(false) && !silent.is_settled());
-        assert_eq!(silent.trouble().unwrap().0, "services");
+        let mut silent = named();
+        assert!(silent.is_late(false) && !silent.is_settled("api"));
+        assert_eq!(silent.trouble_of("api").unwrap().0, "services");
+    }
+
+    #[test]
+    fn one_more_waits_alone() {
+        let mut one = named();
+        list(&mut one, Part::Services);
+        list(&mut one, Part::Slices);
+        assert_eq!(one.select(BTreeSet::from(["api".to_owned(), "more".to_owned()])), [Part::Services, Part::Slices]);
+        assert!(one.fails(Part::Services, "500", false));
+        assert!(one.is_settled("api") && !one.is_settled("more"));
+        assert!(one.trouble_of("api").is_none() && one.trouble_of("more").is_some());
     }
 }

@@ -96,6 +96,27 @@ pub(super) fn name_of(text: &RawValue) -> Option<String> {
     serde_json::from_str::<Named>(text.get()).ok().map(|named| named.metadata.name)
 }
 
+/// The name of an EndpointSlice and the Service it belongs to, which may be none.
+pub(super) fn slice_of(text: &RawValue) -> Option<(String, String)> {
+    #[derive(Deserialize)]
+    struct Slice {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        name: String,
+        labels: Option<Labels>,
+    }
+    #[derive(Deserialize)]
+    struct Labels {
+        // `SERVICE_NAME`
+        #[serde(rename = "kubernetes.io/service-name")]
+        service: Option<String>,
+    }
+    let slice: Slice = serde_json::from_str(text.get()).ok()?;
+    Some((slice.metadata.name, slice.metadata.labels.and_then(|labels| labels.service).unwrap_or_default()))
+}
+
 fn only(object: &mut Value, pointer: &str, known: &[&str]) {
     if let Some(Value::Object(fields)) = object.pointer_mut(pointer) {
         fields.retain(|name, _| known.contains(&name.as_str()));
