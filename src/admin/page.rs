@@ -38,6 +38,7 @@ pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
     page.head(report, now);
     page.apiservices(report, now);
     page.endpoints(report);
+    page.egress(report);
     page.certificates(report, now);
     page.audit(report);
     page.problems(report);
@@ -174,6 +175,22 @@ impl Page {
         self.end_table();
     }
 
+    fn egress(&mut self, report: &StatusReport) {
+        if report.egress.is_empty() {
+            return;
+        }
+        self.table("Egress", &["Selection", "Protocol", "Proxy", "State"]);
+        for one in &report.egress {
+            self.raw("<tr>");
+            self.cell("", &one.selection);
+            self.cell("", &one.protocol);
+            self.cell("", &one.proxy);
+            self.cell(if one.state.starts_with("fails") { "bad" } else { "" }, &one.state);
+            self.raw("</tr>");
+        }
+        self.end_table();
+    }
+
     fn certificates(&mut self, report: &StatusReport, now: SystemTime) {
         if report.certificates.is_empty() {
             return;
@@ -258,7 +275,7 @@ impl Write for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EndpointReport};
+    use super::super::report::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport};
     use super::*;
 
     #[test]
@@ -291,6 +308,7 @@ mod tests {
             }],
             authorizers: vec![hostile.clone()],
             cluster: Some(ClusterReport { server: hostile.clone(), ..ClusterReport::default() }),
+            egress: vec![EgressReport { proxy: hostile.clone(), state: hostile.clone(), ..EgressReport::default() }],
             file_problems: vec![hostile.clone()],
             audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],
             registry_problems: vec![hostile.clone()],

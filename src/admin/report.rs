@@ -30,6 +30,8 @@ pub struct StatusReport {
     pub file_problems: Vec<String>,
     /// Where audit events go; empty when nothing is audited.
     pub audit: Vec<AuditSink>,
+    /// The proxies of the egress selections; empty where all goes direct.
+    pub egress: Vec<EgressReport>,
     /// Mistakes in the registry, each as it was logged; the last good state is in use.
     pub registry_problems: Vec<String>,
     /// What in the registry is allowed and works, but deserves a second look.
@@ -61,6 +63,9 @@ pub struct ApiServiceReport {
     pub since: String,
     /// Where its requests may go.
     pub endpoints: Vec<EndpointReport>,
+    /// How they get there: `direct`, or an egress selection and what is spoken to its proxies; empty for one that leads
+    /// nowhere.
+    pub way: String,
     /// `closed`, `half-open` or `open`; empty for one without a backend.
     pub circuit: String,
     /// Requests that run now and are not long-running.
@@ -84,6 +89,20 @@ pub struct EndpointReport {
     /// From a request to the head of its answer, in microseconds, on average of the last seconds; null when there was
     /// none.
     pub latency_micros: Option<u64>,
+}
+
+/// One proxy of an egress selection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EgressReport {
+    /// The selection; `otherwise` for what no selection is for.
+    pub selection: String,
+    /// `direct`, `socks5`, `http_connect` or `grpc`.
+    pub protocol: String,
+    /// Where the proxy is; empty for `direct`.
+    pub proxy: String,
+    /// `untried`, `serves`, or `fails` and why; empty for `direct`.
+    pub state: String,
 }
 
 /// One certificate that we present or trust.

@@ -8,6 +8,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
+use super::konnectivity::Tunnel;
+
 /// A way that is open, as far as it goes. It is `Send`, because an upgrade wants that of what it holds.
 pub(super) enum Carrier {
     /// To the backend itself, or to a proxy.
@@ -16,6 +18,8 @@ pub(super) enum Carrier {
     Unix(UnixStream),
     /// To a proxy that has a certificate.
     Tls(Box<TlsStream<Carrier>>),
+    /// By a Konnectivity server and its agent, to the backend.
+    Tunnel(Box<Tunnel>),
 }
 
 /// The same call on whatever it is.
@@ -25,6 +29,7 @@ macro_rules! on {
             Carrier::Tcp($it) => $call,
             Carrier::Unix($it) => $call,
             Carrier::Tls($it) => $call,
+            Carrier::Tunnel($it) => $call,
         }
     };
 }
@@ -53,6 +58,7 @@ impl AsyncWrite for Carrier {
             Carrier::Tcp(it) => it.is_write_vectored(),
             Carrier::Unix(it) => it.is_write_vectored(),
             Carrier::Tls(it) => it.is_write_vectored(),
+            Carrier::Tunnel(it) => it.is_write_vectored(),
         }
     }
 

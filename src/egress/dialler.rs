@@ -10,7 +10,8 @@ use tokio_rustls::TlsConnector;
 
 use super::carrier::Carrier;
 use super::dial::{DialError, DialPhase, Dialled, Protocol, Timing, connect};
-use super::{Destination, ReadAhead, Resolver, Upstream, Way, Ways, through};
+use super::konnectivity::Clients;
+use super::{Destination, Proxy, ReadAhead, Resolver, Upstream, Way, Ways, through};
 use crate::observe::metrics::Metrics;
 use crate::process::Published;
 
@@ -21,6 +22,8 @@ pub struct Dialler(Rc<Inner>);
 struct Inner {
     resolver: Resolver,
     ways: Published<Ways>,
+    /// Connections to Konnectivity servers, each for many tunnels.
+    konnectivity: Clients<Proxy>,
     /// Where dials by others are counted.
     metrics: Option<Arc<Metrics>>,
 }
@@ -36,7 +39,11 @@ pub struct Opened {
 impl Dialler {
     /// Looks names up with `resolver`, and goes the ways there are at the time.
     pub fn new(resolver: Resolver, ways: Published<Ways>, metrics: &Arc<Metrics>) -> Dialler {
-        Dialler(Rc::new(Inner { resolver, ways, metrics: Some(metrics.clone()) }))
+        Dialler::of(resolver, ways, Some(metrics.clone()))
+    }
+
+    fn of(resolver: Resolver, ways: Published<Ways>, metrics: Option<Arc<Metrics>>) -> Dialler {
+        Dialler(Rc::new(Inner { resolver, ways, konnectivity: Clients::default(), metrics }))
     }
 
     /// The ways there are.
@@ -114,6 +121,10 @@ impl Dialler {
         &self.0.resolver
     }
 
+    pub(super) fn konnectivity(&self) -> &Clients<Proxy> {
+        &self.0.konnectivity
+    }
+
     pub(super) fn metrics(&self) -> Option<&Metrics> {
         self.0.metrics.as_deref()
     }
@@ -122,7 +133,7 @@ impl Dialler {
 /// One that goes by itself wherever nothing else is said.
 impl From<Resolver> for Dialler {
     fn from(resolver: Resolver) -> Dialler {
-        Dialler(Rc::new(Inner { resolver, ways: Published::fixed(Ways::default()), metrics: None }))
+        Dialler::of(resolver, Published::fixed(Ways::default()), None)
     }
 }
 

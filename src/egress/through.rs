@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
@@ -12,9 +11,10 @@ use tokio_rustls::TlsConnector;
 use super::carrier::Carrier;
 use super::dial::{DialError, DialPhase, Timing};
 use super::dialler::{Dialler, Opened};
+use super::health::News;
 use super::proxy_fault::ProxyFault;
 use super::way::{Address, Kind, Names, Proxy, Selection};
-use super::{Destination, Host, ReadAhead, connect, socks5};
+use super::{Destination, Host, ReadAhead, connect, konnectivity, socks5};
 
 /// What SOCKS5 can tell of a name; DNS has names of 253 bytes.
 const LONGEST_NAME: usize = 255;
@@ -33,23 +33,26 @@ pub(super) async fn open(
     let mut left = selection.proxies.len();
     let mut causes = Vec::new();
     let mut last = ProxyFault::Unreachable;
-    for (number, proxy) in selection.in_order() {
+    for number in selection.health.in_order() {
+        let proxy = &selection.proxies[number];
         // Each has its share of the time: one that says nothing leaves the others some.
         let share = (until - Instant::now()) / u32::try_from(left.max(1)).unwrap_or(u32::MAX);
         left -= 1;
         match by(dialler, selection, proxy, destination, share).await {
             Ok(opened) => {
-                if selection.preferred.swap(number, Relaxed) != number {
+                hear(selection, number, None);
+                if selection.health.prefer(number) && selection.proxies.len() > 1 {
                     let (selection, proxy) = (&selection.name, &proxy.address);
                     tracing::warn!(selection, %proxy, why = causes.join("; "), "another egress proxy serves from now on");
                 }
                 return Ok(opened);
             }
             Err(error) => {
-                causes.push(error.cause);
                 if let DialPhase::Proxy(fault) = error.phase {
                     last = fault;
                 }
+                hear(selection, number, last.is_its_own().then_some((last, &error.cause)));
+                causes.push(error.cause);
                 if !last.is_its_own() {
                     break;
                 }
@@ -57,6 +60,17 @@ pub(super) async fn open(
         }
     }
     Err(last.because(format!("{destination} by egress selection {}: {}", selection.name, causes.join("; "))))
+}
+
+/// Keeps what a proxy did, and says when that is news.
+fn hear(selection: &Selection, number: usize, fault: Option<(ProxyFault, &str)>) {
+    let news = selection.health.hear(number, fault);
+    let (selection, proxy) = (&selection.name, &selection.proxies[number].address);
+    match (news, fault) {
+        (News::Fails, Some((_, why))) => tracing::warn!(selection, %proxy, why, "an egress proxy does not serve"),
+        (News::Recovers, _) => tracing::info!(selection, %proxy, "an egress proxy serves again"),
+        _ => {}
+    }
 }
 
 /// Whether `destination` can be told to a proxy, whatever is spoken to it: a byte that does not belong into a name could
@@ -94,7 +108,7 @@ async fn by(
     let attempt = async {
         let mut last = None;
         for host in hosts(dialler, selection, proxy, destination).await? {
-            match once(dialler, selection, proxy, &Destination { host, ..*destination }, &reached).await {
+            match once(dialler, selection, proxy, &Destination { host, ..*destination }, &reached, share).await {
                 Ok(opened) => return Ok(opened),
                 // Another of its addresses may do.
                 Err(error) => last = Some(error),
@@ -140,25 +154,61 @@ async fn once(
     proxy: &Proxy,
     destination: &Destination,
     reached: &Cell<bool>,
+    share: Duration,
 ) -> Result<Opened, DialError> {
     reached.set(false);
     let began = Instant::now();
+    if selection.kind == Kind::Konnectivity {
+        return tunnel(dialler, selection, proxy, destination, reached, share).await;
+    }
     let carrier = reach(dialler, selection, proxy).await?;
     let connected = Instant::now();
     reached.set(true);
-    let stream = match selection.kind {
-        Kind::Socks5 => ReadAhead::new(socks5::connect(carrier, proxy.credentials.as_ref(), destination).await?),
-        Kind::Connect(dialect) => {
-            let credentials = proxy.credentials.as_ref();
-            let (carrier, rest) = connect::connect(carrier, dialect, credentials, destination).await?;
-            ReadAhead::after(&rest, carrier)
-        }
-        Kind::Konnectivity => {
-            return Err(ProxyFault::Unsuited.because("this version does not speak Konnectivity over gRPC"));
-        }
+    let credentials = proxy.credentials.as_ref();
+    let (carrier, rest) = match selection.kind {
+        Kind::Connect(dialect) => connect::connect(carrier, dialect, credentials, destination).await?,
+        _ => (socks5::connect(carrier, credentials, destination).await?, Vec::new()),
     };
     let timing = Timing { connect: connected - began, proxy: connected.elapsed(), ..Timing::default() };
-    Ok(Opened { stream, timing })
+    Ok(Opened { stream: ReadAhead::after(&rest, carrier), timing })
+}
+
+/// A tunnel on a connection that it shares with others.
+async fn tunnel(
+    dialler: &Dialler,
+    selection: &Selection,
+    proxy: &Proxy,
+    destination: &Destination,
+    reached: &Cell<bool>,
+    share: Duration,
+) -> Result<Opened, DialError> {
+    let began = Instant::now();
+    let connect = Cell::new(Duration::ZERO);
+    let open = async || {
+        reached.set(false);
+        let carrier = reach(dialler, selection, proxy).await?;
+        let client = konnectivity::Client::connect(carrier, &authority(proxy)).await?;
+        connect.set(began.elapsed());
+        reached.set(true);
+        Ok(client)
+    };
+    // One that stands already is reached.
+    reached.set(true);
+    // A little sooner than whoever waits for us gives up: the reason is better known here.
+    let patience = share.saturating_sub(Duration::from_millis(10));
+    let tunnel = dialler.konnectivity().dial(proxy, &destination.to_string(), patience, open).await?;
+    let connect = connect.get();
+    let timing = Timing { connect, proxy: began.elapsed().saturating_sub(connect), ..Timing::default() };
+    Ok(Opened { stream: ReadAhead::new(Carrier::Tunnel(Box::new(tunnel))), timing })
+}
+
+/// What the server is called in HTTP/2: grpc-go says no more of a socket, either.
+fn authority(proxy: &Proxy) -> String {
+    match (&proxy.address, &proxy.tls) {
+        (Address::Unix(_), _) => "localhost".to_owned(),
+        (Address::Tcp(destination), None) => destination.to_string(),
+        (Address::Tcp(destination), Some(_)) => format!("https://{destination}"),
+    }
 }
 
 /// A connection to the proxy itself.

@@ -5,12 +5,12 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
+use super::health::{Health, ProxyState};
 use super::no_proxy::is_this_machine;
 use super::{CLUSTER, CONTROL_PLANE, Credentials, Destination, NoProxy};
 use crate::process::Problem;
@@ -43,8 +43,7 @@ pub struct Selection {
     pub spares_this_machine: bool,
     /// For the proxy and for what lies behind it, together.
     pub dial_timeout: Duration,
-    /// The proxy that served last; shared by all threads.
-    pub(super) preferred: AtomicUsize,
+    pub(super) health: Health,
 }
 
 /// What is spoken to a proxy.
@@ -147,6 +146,12 @@ impl Ways {
         &self.otherwise
     }
 
+    /// All of them by their names, and `otherwise` where that is the way of what no selection is for.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &Way)> {
+        let otherwise = (self.otherwise != Way::Direct).then_some(("otherwise", &self.otherwise));
+        self.by_name.iter().map(|(name, way)| (name.as_str(), way)).chain(otherwise)
+    }
+
     /// These, where those that are as they were `before` are the same: whatever hangs on them stays.
     pub fn kept_from(mut self, before: &Ways) -> Ways {
         let keep = |now: &mut Way, before: Option<&Way>| {
@@ -168,11 +173,11 @@ impl Selection {
         Selection {
             name: name.into(),
             kind,
+            health: Health::of(proxies.len()),
             proxies,
             no_proxy: NoProxy::default(),
             spares_this_machine: false,
             dial_timeout,
-            preferred: AtomicUsize::new(0),
         }
     }
 
@@ -181,11 +186,9 @@ impl Selection {
         self.no_proxy.matches(destination) || self.spares_this_machine && is_this_machine(destination)
     }
 
-    /// The proxies in the order to try them: the one that served last, those after it, those before it.
-    pub(super) fn in_order(&self) -> impl Iterator<Item = (usize, &Proxy)> {
-        let first = self.preferred.load(Relaxed).min(self.proxies.len());
-        let all = self.proxies.iter().enumerate();
-        all.clone().skip(first).chain(all.take(first))
+    /// The proxies, and how each serves, as far as is known.
+    pub fn states(&self) -> impl Iterator<Item = (&Proxy, ProxyState)> {
+        self.proxies.iter().enumerate().map(|(number, proxy)| (proxy, self.health.state(number)))
     }
 }
 
@@ -253,8 +256,8 @@ impl Hash for Way {
 
 impl PartialEq for Selection {
     fn eq(&self, other: &Selection) -> bool {
-        // Which proxy served last is no part of what it is.
-        let Selection { name, kind, proxies, no_proxy, spares_this_machine, dial_timeout, preferred: _ } = other;
+        // How they serve is no part of what it is.
+        let Selection { name, kind, proxies, no_proxy, spares_this_machine, dial_timeout, health: _ } = other;
         (&self.name, self.kind, &self.proxies) == (name, *kind, proxies)
             && (&self.no_proxy, self.spares_this_machine) == (no_proxy, *spares_this_machine)
             && self.dial_timeout == *dial_timeout
@@ -284,9 +287,7 @@ impl fmt::Display for Way {
 impl fmt::Display for Ways {
     /// Each by its name, and `otherwise` where that is not direct.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let otherwise = (self.otherwise != Way::Direct).then_some(("otherwise", &self.otherwise));
-        let all = self.by_name.iter().map(|(name, way)| (name.as_str(), way)).chain(otherwise);
-        for (number, (name, way)) in all.enumerate() {
+        for (number, (name, way)) in self.all().enumerate() {
             let comma = if number > 0 { ", " } else { "" };
             match way {
                 Way::Direct => write!(f, "{comma}{name}: direct")?,

@@ -143,6 +143,9 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         out.push_str(&format!("not ready: {}\n", clean(check)));
     }
     let mut columns = vec!["NAME", "SERVICE", "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
+    // Where all go direct that is nothing to say.
+    let ways = !report.egress.is_empty();
+    columns.extend(ways.then_some("WAY"));
     columns.extend(wide.then_some("MESSAGE"));
     let rows = report.apiservices.iter().map(|service| {
         let mut row = vec![
@@ -154,6 +157,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
             service.watches.to_string(),
             StatusReport::age(&service.since, now),
         ];
+        row.extend(ways.then(|| service.way.clone()));
         row.extend(wide.then(|| service.message.clone()));
         row
     });
@@ -173,6 +177,11 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         });
         table(&mut out, &["APISERVICE", "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
     }
+    let rows = report
+        .egress
+        .iter()
+        .map(|one| vec![one.selection.clone(), one.protocol.clone(), one.proxy.clone(), one.state.clone()]);
+    table(&mut out, &["EGRESS", "PROTOCOL", "PROXY", "STATE"], rows.collect());
     let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
     columns.extend(wide.then_some("NAMES"));
     let rows = report.certificates.iter().map(|certificate| {
@@ -240,7 +249,7 @@ fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EndpointReport};
+    use crate::admin::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport};
 
     fn report() -> StatusReport {
         StatusReport {
@@ -270,6 +279,7 @@ mod tests {
                             ..EndpointReport::default()
                         },
                     ],
+                    way: "cluster (socks5)".into(),
                     circuit: "half-open".into(),
                     inflight: 2,
                     watches: 40,
@@ -301,6 +311,12 @@ mod tests {
             authorizers: vec!["Webhook guard".into(), "RBAC rbac".into()],
             file_problems: vec!["authorization.yaml: authorizers[0].name: needed".into()],
             audit: vec![AuditSink { name: "webhook".into(), waiting: 12, dropped: 3 }],
+            egress: vec![EgressReport {
+                selection: "cluster".into(),
+                protocol: "socks5".into(),
+                proxy: "10.0.0.9:1080".into(),
+                state: "serves".into(),
+            }],
             registry_problems: vec!["bad.yaml#2: spec.group: missing".into()],
             log_level: "info".into(),
             ..StatusReport::default()
@@ -320,9 +336,12 @@ Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
 users may what Webhook guard, RBAC rbac allows
 the registry of 10.0.0.1:443 cannot be followed for 2m; what it said last is used (refused); conditions are written by other_1
 
-NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE
-v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m
+NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE   WAY
+v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m     cluster (socks5)
 v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints)   0/0         0          0         30s
+
+EGRESS    PROTOCOL   PROXY           STATE
+cluster   socks5     10.0.0.9:1080   serves
 
 CERTIFICATE                SUBJECT      ENDS
 /etc/narthex/serving.crt   CN=gateway   in 30d

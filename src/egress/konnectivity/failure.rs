@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-use crate::egress::dial::{DialError, DialPhase};
+use crate::egress::dial::DialError;
+use crate::egress::proxy_fault::ProxyFault;
 
 /// The kinds of failure of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,11 +67,21 @@ impl TunnelFailure {
         }
     }
 
-    /// How far a dial came that fails like this.
-    pub fn phase(self) -> DialPhase {
+    /// The same among all that can go wrong with who connects for us.
+    pub fn fault(self) -> ProxyFault {
         match self {
-            TunnelFailure::NoSuchHost => DialPhase::Resolve,
-            _ => DialPhase::Connect,
+            TunnelFailure::NoAgent => ProxyFault::NoAgent,
+            TunnelFailure::Refused => ProxyFault::ConnectionRefused,
+            TunnelFailure::DialTimeout | TunnelFailure::NoAnswer => ProxyFault::TimedOut,
+            TunnelFailure::NoSuchHost => ProxyFault::NameNotResolved,
+            TunnelFailure::Unreachable => ProxyFault::HostUnreachable,
+            TunnelFailure::NotBegun | TunnelFailure::Lost => ProxyFault::Unreachable,
+            TunnelFailure::Protocol => ProxyFault::Nonsense,
+            TunnelFailure::Exhausted
+            | TunnelFailure::DialFailed
+            | TunnelFailure::Rejected
+            | TunnelFailure::SlowReader
+            | TunnelFailure::CloseTimeout => ProxyFault::Failed,
         }
     }
 
@@ -167,7 +178,7 @@ impl From<TunnelError> for io::Error {
 
 impl From<TunnelError> for DialError {
     fn from(error: TunnelError) -> DialError {
-        DialError { phase: error.failure.phase(), reason: error.failure.reason(), cause: error.cause }
+        error.failure.fault().because(error.cause)
     }
 }
 
@@ -199,7 +210,8 @@ mod tests {
     fn an_error_becomes_one_of_a_dial_and_one_of_a_stream() {
         let error = TunnelError::of_dial("a:1", "dial tcp: lookup a: no such host");
         let dial = DialError::from(error.clone());
-        assert_eq!((dial.phase, dial.reason), (DialPhase::Resolve, "NameNotResolved"));
+        let fault = ProxyFault::NameNotResolved;
+        assert_eq!((dial.phase, dial.reason), (crate::egress::DialPhase::Proxy(fault), fault.reason()));
         assert!(dial.cause.contains("a:1"), "{}", dial.cause);
         let error = io::Error::from(TunnelError::new(TunnelFailure::Lost, "gone"));
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

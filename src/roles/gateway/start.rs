@@ -288,6 +288,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
                 cluster,
                 mistakes,
                 board,
+                ways,
                 connections: all_connections,
                 log_level,
                 access_log: access_log.clone(),

@@ -9,9 +9,11 @@ use super::mistakes::Mistakes;
 use super::registering::ClusterSeen;
 use super::shared::Shared;
 use crate::admin::{
-    AdminState, ApiServiceReport, AuditSink, Certificate, ClusterReport, EndpointReport, StatusReport, timestamp,
+    AdminState, ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport, StatusReport,
+    timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
+use crate::egress::{Proxy, ProxyState, Way, Ways};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
 use crate::observe::audit::SinkReport;
@@ -29,6 +31,7 @@ pub(super) struct Told {
     pub(super) mistakes: Mistakes,
     pub(super) doubts: Published<Doubts>,
     pub(super) board: Board,
+    pub(super) ways: Published<Ways>,
     /// One a worker.
     pub(super) connections: Vec<Connections>,
     pub(super) log_level: LogLevel,
@@ -38,12 +41,13 @@ pub(super) struct Told {
 pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
     let reporting = shared.clone();
-    let Told { address, registry, cluster, mistakes, doubts, board, connections, log_level, access_log } = told;
+    let Told { address, registry, cluster, mistakes, doubts, board, ways, connections, log_level, access_log } = told;
     let (level, reported) = (log_level.clone(), cluster.clone());
     let tasks = (shared.clone(), connections.clone());
     AdminState {
         report: Box::new(move || StatusReport {
             registry_warnings: doubts.get().to_vec(),
+            egress: egress(&ways.get()),
             ..report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level)
         }),
         metrics: shared.metrics.clone(),
@@ -116,10 +120,37 @@ fn report(
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
         document_problems: document_problems(shared),
         registry_warnings: Vec::new(),
+        egress: Vec::new(),
         registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: level.current(),
     }
+}
+
+fn egress(ways: &Ways) -> Vec<EgressReport> {
+    let state = |state| match state {
+        ProxyState::Untried => "untried".to_owned(),
+        ProxyState::Serves => "serves".to_owned(),
+        ProxyState::Fails { fault, cause, since } => {
+            format!("fails since {}: {}: {cause}", timestamp(since), fault.reason())
+        }
+    };
+    let lines = ways.all().map(|(name, way)| {
+        let selection = name.to_owned();
+        match way {
+            Way::Direct => vec![EgressReport { selection, protocol: "direct".to_owned(), ..EgressReport::default() }],
+            Way::Through(through) => {
+                let line = |(proxy, now): (&Proxy, ProxyState)| EgressReport {
+                    selection: selection.clone(),
+                    protocol: through.kind.as_str().to_owned(),
+                    proxy: proxy.address.to_string(),
+                    state: state(now),
+                };
+                through.states().map(line).collect()
+            }
+        }
+    });
+    lines.flatten().collect()
 }
 
 fn document_problems(shared: &Shared) -> Vec<String> {
@@ -211,6 +242,7 @@ fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiService
                 }
             })
             .collect(),
+        way: route.resolved.as_ref().map(|resolved| resolved.way.to_string()).unwrap_or_default(),
         circuit: match &service.backend {
             Backend::Local => String::new(),
             _ => route.availability.circuit().as_str().to_owned(),

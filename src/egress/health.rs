@@ -1,0 +1,116 @@
+//! How the proxies of a selection serve, as all threads know it.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+use super::proxy_fault::ProxyFault;
+
+/// How a proxy serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ProxyState {
+    /// Nothing was asked of it yet.
+    #[default]
+    Untried,
+    /// It did what was asked of it last, or said what keeps the destination from being reached.
+    Serves,
+    /// It does not.
+    Fails {
+        /// Why.
+        fault: ProxyFault,
+        /// The whole story, for the operator.
+        cause: String,
+        /// Since when.
+        since: SystemTime,
+    },
+}
+
+/// What is known of all proxies of a selection, in their order.
+pub(super) struct Health {
+    /// The one that served last.
+    preferred: AtomicUsize,
+    each: Box<[Mutex<ProxyState>]>,
+}
+
+/// What a proxy's doing means for what was known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// No more than was known.
+    Nothing,
+    /// It does not serve any more.
+    Fails,
+    /// It serves again.
+    Recovers,
+}
+
+impl Health {
+    pub(super) fn of(proxies: usize) -> Health {
+        Health { preferred: AtomicUsize::new(0), each: (0..proxies).map(|_| Mutex::default()).collect() }
+    }
+
+    /// The numbers of the proxies in the order to try them: the one that served last, those after it, those before it.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
+        let count = self.each.len();
+        let first = self.preferred.load(Relaxed).min(count);
+        (first..count).chain(0..first)
+    }
+
+    /// Proxy `number` connected. Whether another did last.
+    pub(super) fn prefer(&self, number: usize) -> bool {
+        self.preferred.swap(number, Relaxed) != number
+    }
+
+    /// Proxy `number` did its part, or did not for this reason.
+    pub(super) fn hear(&self, number: usize, fault: Option<(ProxyFault, &str)>) -> News {
+        let Some(state) = self.each.get(number) else { return News::Nothing };
+        let mut state = state.lock();
+        match (fault, &mut *state) {
+            (None, ProxyState::Serves) => News::Nothing,
+            (None, before) => {
+                let failed = matches!(before, ProxyState::Fails { .. });
+                *before = ProxyState::Serves;
+                if failed { News::Recovers } else { News::Nothing }
+            }
+            (Some((now, why)), ProxyState::Fails { fault, cause, .. }) => {
+                if *fault != now {
+                    (*fault, *cause) = (now, why.to_owned());
+                }
+                News::Nothing
+            }
+            (Some((fault, cause)), before) => {
+                *before = ProxyState::Fails { fault, cause: cause.to_owned(), since: SystemTime::now() };
+                News::Fails
+            }
+        }
+    }
+
+    pub(super) fn state(&self, number: usize) -> ProxyState {
+        self.each.get(number).map(|state| state.lock().clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_that_served_last_comes_first_and_changes_are_news_once() {
+        let health = Health::of(3);
+        let order = || health.in_order().collect::<Vec<_>>();
+        assert_eq!(order(), [0, 1, 2]);
+        assert!(health.prefer(1) && !health.prefer(1));
+        assert_eq!(order(), [1, 2, 0]);
+        let fault = Some((ProxyFault::Unreachable, "gone"));
+        assert_eq!(health.hear(1, fault), News::Fails);
+        assert_eq!(health.hear(1, fault), News::Nothing);
+        assert!(matches!(health.state(1), ProxyState::Fails { cause, .. } if cause == "gone"));
+        assert_eq!(health.hear(1, Some((ProxyFault::Nonsense, "odd"))), News::Nothing);
+        assert!(matches!(health.state(1), ProxyState::Fails { fault: ProxyFault::Nonsense, .. }));
+        assert_eq!((health.hear(1, None), health.hear(1, None)), (News::Recovers, News::Nothing));
+        assert_eq!(
+            (health.hear(0, None), health.state(0), health.state(2)),
+            (News::Nothing, ProxyState::Serves, ProxyState::Untried)
+        );
+    }
+}
