@@ -6,8 +6,8 @@
 //!
 //! Konnectivity has no flow control beyond HTTP/2's on each of its legs, so where it ends decides who suffers from
 //! whom. Here, every tunnel's window is its own and the connection's is as wide as HTTP/2 allows; a reader that leaves
-//! 4 MiB unread, and with that makes the reference's server stop for everybody, has to read on within half a minute
-//! or go. The other direction is out of our hands: a target that does not read makes an agent of the reference stop
+//! 4 MiB unread, and with that makes the reference's server stop for everybody, has to read on within ten seconds or
+//! go. The other direction is out of our hands: a target that does not read makes an agent of the reference stop
 //! for all its connections, until that target reads, or closes, or the agent is restarted. [`Client::stuck`] says
 //! when that may be so. Nothing of it happens where HTTP/2 is spoken inside the tunnel, which stops by itself.
 

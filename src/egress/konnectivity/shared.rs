@@ -10,12 +10,14 @@ use tokio::time::Instant;
 
 use super::call::Line;
 use super::leave::Leaving;
-use super::stall::WINDOW;
 
 /// How often tunnels are looked after.
 pub(super) const SWEEP: Duration = Duration::from_secs(1);
 /// A writer that waits as long as this waits for an agent that is stuck.
 const STUCK: Duration = Duration::from_secs(2);
+
+/// What all tunnels of a connection may leave unread together.
+const MOST_HELD: usize = 256 << 20;
 
 /// The common state of a connection. It stays on one thread; but an upgrade wants of what it holds, a tunnel in this
 /// case, that it could move.
@@ -94,25 +96,40 @@ impl Shared {
 
     /// Looks after all tunnels: gives up those whose readers hold up everybody else, counts those whose writers wait.
     pub(super) fn sweep(&self, now: Instant) {
-        let mut stuck = 0;
+        let (mut stuck, mut all) = (0, 0);
+        let mut full: Vec<(usize, Arc<Line>)> = Vec::new();
         self.lines.lock().retain(|line| {
             let Some(line) = line.upgrade() else { return false };
+            let held = line.held();
             let mut watched = line.watched.lock();
-            if watched.stall.judge(line.held(), line.taken(), self.stall, now) {
+            stuck += usize::from(watched.waits.is_some_and(|since| now.duration_since(since) >= STUCK));
+            if watched.stall.judge(held, line.taken(), self.stall, now) {
                 tracing::warn!(
-                    unread = line.held(),
-                    "a Konnectivity tunnel is closed: its reader left {} MiB unread for {:?} and held up others",
-                    WINDOW >> 20,
+                    "a Konnectivity tunnel is closed: its reader left {} KiB unread for {:?} and held up others",
+                    held >> 10,
                     self.stall
                 );
                 drop(watched);
                 line.give_up();
                 return false;
             }
-            stuck += usize::from(watched.waits.is_some_and(|since| now.duration_since(since) >= STUCK));
+            let is_full = watched.stall.has_begun();
+            drop(watched);
+            all += held;
+            if is_full {
+                full.push((held, line));
+            }
             true
         });
         self.stuck.store(stuck, Relaxed);
+        full.sort_unstable_by_key(|(held, _)| *held);
+        while all > MOST_HELD
+            && let Some((held, line)) = full.pop()
+        {
+            tracing::warn!("a Konnectivity tunnel is closed: all readers leave {} MiB unread, its one most", all >> 20);
+            line.give_up();
+            all -= held;
+        }
     }
 }
 

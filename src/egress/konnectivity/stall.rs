@@ -28,6 +28,11 @@ impl Stall {
         }
         false
     }
+
+    /// Whether the window is full.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.is_some()
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod followed;
 mod identity;
 mod impersonation;
 mod isolation;
+mod konnectivity;
 mod metrics;
 mod quickstart;
 mod reading;
@@ -81,6 +82,7 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
         cluster::THROUGH,
         controller::THROUGH,
         documents::THROUGH,
+        konnectivity::CLIENT,
     ]
     .concat()
 }

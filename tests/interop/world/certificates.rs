@@ -22,7 +22,8 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    fn new(name: &str, directory: &Path) -> Authority {
+    /// An authority that nobody trusts yet.
+    pub(super) fn new(name: &str, directory: &Path) -> Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("interop {name} authority"));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,8 +1,8 @@
 //! Plain HTTPS for the harness itself and for tests that kubectl is too polite for.
 
 use std::fs::File;
-use std::io::BufReader;
-use std::net::SocketAddr;
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,13 +104,10 @@ impl Door {
 
     /// A TLS connection that speaks `protocol` (ALPN) and shows `who`.
     async fn connect(&self, who: Option<&Identity>, protocol: &[u8]) -> Result<TlsStream<TcpStream>, String> {
-        let mut config = client_config(&self.authority, who)?;
-        config.alpn_protocols = vec![protocol.to_vec()];
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
         let stream = TcpStream::connect(address).await.map_err(words)?;
         stream.set_nodelay(true).map_err(words)?;
-        let name = ServerName::from(address.ip());
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(words)
+        tls(stream, &self.authority, who, protocol).await
     }
 
     /// An HTTP/2 connection for many requests at once.
@@ -140,6 +137,32 @@ impl Multiplexed {
 /// A runtime for one test.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// TLS with 127.0.0.1 over `stream`, which speaks `protocol` (ALPN) and shows `who`.
+pub(super) async fn tls(
+    stream: TcpStream,
+    authority: &Path,
+    who: Option<&Identity>,
+    protocol: &[u8],
+) -> Result<TlsStream<TcpStream>, String> {
+    let mut config = client_config(authority, who)?;
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let name = ServerName::from(IpAddr::from([127, 0, 0, 1]));
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(words)
+}
+
+/// The body of a plain `GET` at `port` of this machine that is answered 200.
+pub(super) fn plain_get(port: u16, path: &str) -> Result<String, String> {
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).map_err(words)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).map_err(words)?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").map_err(words)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(words)?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.contains(" 200 ") => Ok(body.to_owned()),
+        _ => Err(answer),
+    }
 }
 
 fn client_config(authority: &Path, who: Option<&Identity>) -> Result<ClientConfig, String> {

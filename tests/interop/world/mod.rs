@@ -7,8 +7,10 @@ mod curl;
 mod extension;
 mod gateway;
 mod http;
+mod konnectivity;
 pub(crate) mod kubeconfig;
 mod kubectl;
+mod network;
 mod process;
 mod session;
 
@@ -19,7 +21,9 @@ pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use extension::Extension;
 pub(crate) use gateway::{Gateway, register};
 pub(crate) use http::{Answer, Door, NOT_LET_IN, runtime};
+pub(crate) use konnectivity::{Front, Konnectivity};
 pub(crate) use kubectl::{Kubectl, Stream, run as kubectl_run};
+pub(crate) use network::Network;
 pub(crate) use process::{Process, eventually};
 pub(crate) use session::{Session, Step};
 

@@ -76,6 +76,25 @@ impl Process {
         kill_process(pid, signal).unwrap_or_else(|error| panic!("signalling {}: {error}", self.name));
     }
 
+    /// Stops it, and waits until all of it stands still.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        eventually(&format!("{} standing still", self.name), || {
+            let tasks =
+                std::fs::read_dir(format!("/proc/{}/task", self.child.id())).map_err(|error| error.to_string())?;
+            let states: Vec<String> =
+                tasks.flatten().flat_map(|task| std::fs::read_to_string(task.path().join("stat"))).collect();
+            let stopped =
+                states.iter().all(|state| state.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" T")));
+            if stopped { Ok(()) } else { Err(states.join("")) }
+        });
+    }
+
+    /// Files and sockets it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
     /// The exit status, waited for.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let name = self.name.clone();

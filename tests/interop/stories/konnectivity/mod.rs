@@ -1,0 +1,59 @@
+//! Through the real Konnectivity server and agent.
+
+mod client;
+mod far;
+mod faults;
+
+use std::time::Duration;
+
+use narthex::egress::konnectivity::{Client, Tunnel, TunnelFailure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::LocalSet;
+
+use super::Trial;
+use crate::world::runtime;
+
+/// Our client alone, without a gateway.
+pub(super) const CLIENT: &[(&str, Trial)] = &[
+    ("konnectivity: tunnels over a socket and over TLS", client::carries),
+    ("konnectivity: a target that speaks first is heard, 400 times of 400", client::speaks_first),
+    ("konnectivity: what is uploaded and closed at once arrives", client::upload_and_close),
+    ("konnectivity: 1000 tunnels on one connection", client::a_thousand),
+    ("konnectivity: 10000 dials in a row leave nothing behind", client::ten_thousand_dials),
+    ("konnectivity: an agent is killed in mid-transfer", faults::agent_killed),
+    ("konnectivity: an agent is stopped while we dial", faults::agent_stopped),
+    ("konnectivity: the server is restarted", faults::server_restarted),
+    ("konnectivity: a reader that stops, beside 100 others", faults::reader_stops),
+    ("konnectivity: a target that never reads, beside 100 others", faults::target_never_reads),
+];
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs a story on one thread.
+fn here<T>(story: impl Future<Output = T>) -> T {
+    let local = LocalSet::new();
+    runtime().block_on(local.run_until(async {
+        tokio::time::timeout(Duration::from_secs(180), story).await.expect("the story comes to an end")
+    }))
+}
+
+async fn dial(client: &Client, port: u16) -> Result<Tunnel, TunnelFailure> {
+    client.dial(&format!("127.0.0.1:{port}"), PATIENCE).await.map_err(|error| {
+        println!("{error}");
+        error.failure
+    })
+}
+
+/// Sends `words` to an echo, and has them back.
+async fn asks(tunnel: &mut Tunnel, words: &[u8]) {
+    let mut back = vec![0; words.len()];
+    let (mut reader, mut writer) = tokio::io::split(tunnel);
+    let (read, written) = tokio::join!(reader.read_exact(&mut back), writer.write_all(words));
+    written.unwrap();
+    read.unwrap();
+    assert!(back == words);
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|at| (at % 251) as u8).collect()
+}
