@@ -65,7 +65,7 @@ impl ProxyEnvironment {
 /// Without a scheme it is http.
 fn proxy_url(text: &str) -> Result<ProxyUrl, String> {
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    ProxyUrl::parse(&text).map_err(|error| error.to_string())
+    ProxyUrl::parse_host(&text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -96,6 +96,33 @@ impl ProxyUrl {
     }
 }
 
+impl ProxyUrl {
+    /// The same, as Go reads proxies: what follows the host and port says nothing.
+    ///
+    /// # Errors
+    /// As [`ProxyUrl::parse`].
+    pub fn parse_host(text: &str) -> Result<ProxyUrl, ProxyUrlError> {
+        let begin = text.find("://").map_or(text.len(), |at| at + 3);
+        let end = text[begin..].find(['/', '?', '#']).map_or(text.len(), |at| begin + at);
+        ProxyUrl::parse(&text[..end])
+    }
+
+    /// Reads the `proxy-url` of a kubeconfig: http, https, socks5 and, beyond what client-go takes, socks5h.
+    ///
+    /// # Errors
+    /// In the words of `parseProxyURL` of `k8s.io/client-go/tools/clientcmd/client_config.go`, without the password.
+    pub fn of_kubeconfig(text: &str) -> Result<ProxyUrl, String> {
+        let unsupported = |scheme: &str| format!("unsupported scheme {scheme:?}, must be http, https, or socks5");
+        match ProxyUrl::parse_host(text) {
+            Ok(url) if url.scheme == ProxyScheme::Socks5Local => Err(unsupported(url.scheme.as_str())),
+            Ok(url) => Ok(url),
+            Err(ProxyUrlError::Scheme(scheme)) => Err(unsupported(&scheme)),
+            Err(ProxyUrlError::NotParsed) => Err(format!("could not parse: {}", without_credentials(text))),
+            Err(ProxyUrlError::Rest(why)) => Err(format!("could not parse: {}: {why}", without_credentials(text))),
+        }
+    }
+}
+
 /// Splits as Go's `net/url` does: what may be a scheme and is none is an error of its own.
 fn scheme_of(text: &str) -> Result<(String, &str), ProxyUrlError> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
@@ -261,9 +288,33 @@ mod tests {
     }
 
     #[test]
+    fn a_kubeconfigs_in_the_words_of_client_go() {
+        let read = |text| ProxyUrl::of_kubeconfig(text).map(|url| url.to_string());
+        for (text, expected) in [
+            ("http://proxy:3128/x?y", "http://proxy:3128"),
+            ("https://u:p@proxy", "https://proxy:443"),
+            ("socks5://127.0.0.1:1080", "socks5://127.0.0.1:1080"),
+            ("socks5h://127.0.0.1", "socks5://127.0.0.1:1080"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(expected), "{text}");
+        }
+        for (text, expected) in [
+            ("127.0.0.1:18802", "could not parse: 127.0.0.1:18802"),
+            ("socks4://h", "unsupported scheme \"socks4\", must be http, https, or socks5"),
+            ("socks5-local://h", "unsupported scheme \"socks5-local\", must be http, https, or socks5"),
+            ("localhost:1080", "unsupported scheme \"localhost\", must be http, https, or socks5"),
+            ("proxy", "unsupported scheme \"\", must be http, https, or socks5"),
+            ("http://u:p@h:x", "could not parse: http://…@h:x: the port is not a number"),
+            ("socks5:h", "could not parse: socks5:h: two slashes must follow the scheme"),
+        ] {
+            assert_eq!(read(text), Err(expected.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
     fn no_text_is_too_odd() {
         bolero::check!().with_type::<String>().with_iterations(2000).for_each(|text| {
-            let _ = without_credentials(text);
+            let _ = (without_credentials(text), ProxyUrl::of_kubeconfig(text));
             if let Ok(url) = ProxyUrl::parse(text) {
                 assert_eq!(ProxyUrl::parse(&url.to_string()).map(|it| it.destination), Ok(url.destination));
             }

@@ -227,9 +227,9 @@ fn answer(head: &http::response::Parts, body: Bytes) -> Answer {
 }
 
 impl Current {
-    /// The way is that of calls to control planes.
+    /// The way is that which the kubeconfig names, else that of calls to control planes.
     fn new(pool: &Pool, dialler: &Dialler, kubeconfig: Rc<Kubeconfig>) -> Current {
-        let way = dialler.way(CONTROL_PLANE);
+        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.way(CONTROL_PLANE));
         let endpoint = pool.endpoint(&Upstream {
             destination: kubeconfig.destination.clone(),
             tls: kubeconfig.tls.clone(),

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use http::{HeaderValue, Uri};
 use serde::Deserialize;
 
-use crate::egress::{BackendTls, Destination, Host};
+use crate::egress::{BackendTls, Destination, Host, ProxyUrl, Way};
 use crate::process::{Problem, Problems};
 use crate::tls::client::ClientSettings;
 use crate::tls::{Bundle, KeyPair};
@@ -24,6 +24,8 @@ pub struct Kubeconfig {
     pub(super) tls: Arc<BackendTls>,
     /// Whether it is spoken to without TLS.
     pub(super) plain: bool,
+    /// The proxy it is reached by, if it names one; then no other way counts.
+    pub(super) proxy: Option<Way>,
     /// Marked as sensitive.
     pub(super) authorization: Option<HeaderValue>,
     /// The file itself and every file it names.
@@ -217,6 +219,7 @@ impl Reading<'_> {
         let (field, cluster) = cluster?;
         let server = self.server(&field, cluster);
         let authorities = self.authorities(&field, cluster);
+        let proxy = self.proxy(&field, cluster, authorities.as_ref());
         let ((destination, prefix, plain), authorities, (identity, authorization)) = (server?, authorities?, identity?);
         let credentials = matches!(identity, Some(Some(_))) || matches!(authorization, Some(Some(_)));
         if plain && credentials {
@@ -231,8 +234,8 @@ impl Reading<'_> {
         };
         match BackendTls::new(&cluster.name_at(&destination), settings) {
             Ok(tls) => {
-                let (tls, authorization) = (Arc::new(tls), authorization?);
-                Some(Kubeconfig { destination, prefix, tls, plain, authorization, files: Vec::new() })
+                let (tls, proxy, authorization) = (Arc::new(tls), proxy?, authorization?);
+                Some(Kubeconfig { destination, prefix, tls, plain, proxy, authorization, files: Vec::new() })
             }
             Err(problem) => self.wrong(&field, problem),
         }
@@ -271,9 +274,6 @@ impl Reading<'_> {
 
     /// Where the API server is, and what stands before every path.
     pub(super) fn server(&mut self, field: &str, cluster: &Cluster) -> Option<(Destination, String, bool)> {
-        if !cluster.proxy_url.is_empty() {
-            self.wrong::<()>(&format!("{field}.proxy-url"), "is not in this version yet");
-        }
         let field = format!("{field}.server");
         let uri: Uri = match cluster.server.parse() {
             Ok(uri) => uri,
@@ -314,6 +314,36 @@ impl Reading<'_> {
         }
         let Some((origin, pem)) = given else { return Some(None) };
         self.problems.keep(Bundle::from_pem(&pem, origin)).map(Some)
+    }
+
+    /// The proxy on the way there; none inside when none is named.
+    ///
+    /// client-go holds a proxy of its own TLS to what it holds the API server to. So do we, but without showing it the
+    /// user's certificate.
+    pub(super) fn proxy(
+        &mut self,
+        field: &str,
+        cluster: &Cluster,
+        authorities: Option<&Option<Bundle>>,
+    ) -> Option<Option<Way>> {
+        if cluster.proxy_url.is_empty() {
+            return Some(None);
+        }
+        let field = format!("{field}.proxy-url");
+        let url = match ProxyUrl::of_kubeconfig(&cluster.proxy_url) {
+            Ok(url) => url,
+            Err(why) => return self.wrong(&field, why),
+        };
+        let settings = ClientSettings {
+            authorities: authorities?.clone(),
+            insecure_skip_verify: cluster.insecure_skip_tls_verify,
+            identity: None,
+            alpn: Vec::new(),
+        };
+        match Way::by_url("proxy-url", &url, settings) {
+            Ok(way) => Some(Some(way)),
+            Err(problem) => self.wrong(&field, problem),
+        }
     }
 
     /// Our certificate, if we have one.
@@ -525,7 +555,7 @@ mod tests {
         let world = World::new();
         let problems = world
             .load(
-                "server: 'http://api', certificate-authority-data: '%%', proxy-url: 'http://x'",
+                "server: 'http://api', certificate-authority-data: '%%', proxy-url: '127.0.0.1:18802'",
                 "client-certificate: gone.crt, client-key: me.key, tokenFile: nowhere, exec: {command: x}",
             )
             .err()
@@ -537,9 +567,9 @@ mod tests {
                 "DIR/kubeconfig: users[0].user.client-certificate: DIR/gone.crt cannot be read: No such file or directory \
                  (os error 2)",
                 "DIR/kubeconfig: users[0].user.tokenFile: DIR/nowhere cannot be read: No such file or directory (os error 2)",
-                "DIR/kubeconfig: clusters[1].cluster.proxy-url: is not in this version yet",
                 "DIR/kubeconfig: clusters[1].cluster.server: must be https: what it says decides who is let in",
                 "DIR/kubeconfig: clusters[1].cluster.certificate-authority-data: is not base64",
+                "DIR/kubeconfig: clusters[1].cluster.proxy-url: could not parse: 127.0.0.1:18802",
             ]
         );
     }

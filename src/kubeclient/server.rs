@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::kubeconfig::{Reading, Written};
-use crate::egress::{BackendTls, Destination};
+use crate::egress::{BackendTls, Destination, Way};
 use crate::process::Problems;
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
@@ -20,6 +20,8 @@ pub struct Server {
     pub authorities: Option<Bundle>,
     /// Whether any certificate will do.
     pub insecure_skip_verify: bool,
+    /// The proxy it is reached by, if the kubeconfig names one; then no other way counts.
+    pub proxy: Option<Way>,
     /// The kubeconfig and every file of it that was read.
     pub files: Vec<PathBuf>,
 }
@@ -45,6 +47,7 @@ impl Reading<'_> {
         let (field, context) = self.context(written)?;
         let (field, cluster) = self.cluster(written, &field, context)?;
         let (server, authorities) = (self.server(&field, cluster), self.authorities(&field, cluster));
+        let proxy = self.proxy(&field, cluster, authorities.as_ref());
         let ((destination, prefix, _), authorities) = (server?, authorities?);
         let (name, insecure_skip_verify) = (cluster.name_at(&destination), cluster.insecure_skip_tls_verify);
         // Only to learn now, not with the first request, whether it can be used.
@@ -53,6 +56,6 @@ impl Reading<'_> {
         if let Err(problem) = BackendTls::new(&name, settings) {
             return self.wrong(&field, problem);
         }
-        Some(Server { destination, prefix, name, authorities, insecure_skip_verify, files: Vec::new() })
+        Some(Server { destination, prefix, name, authorities, insecure_skip_verify, proxy: proxy?, files: Vec::new() })
     }
 }

@@ -107,6 +107,8 @@ impl ApiService {
     /// Whether `other` says the same, whenever it was written.
     pub(super) fn same(&self, other: &ApiService) -> bool {
         self.manifest == other.manifest
+            // The way to a delegate stands in no manifest.
+            && self.backend == other.backend
             && self.origin == other.origin
             && self.settings == other.settings
             && self.client_certificate == other.client_certificate

@@ -61,7 +61,8 @@ impl Delegate {
                         on_failure(&Problems::default());
                     }
                     let delegate = of(server, &self.settings);
-                    if delegate.manifest != reader.get().manifest {
+                    let before = reader.get();
+                    if delegate.manifest != before.manifest || delegate.backend != before.backend {
                         tracing::info!(path = %self.path.display(), "the delegate's kubeconfig changed and is used");
                         publisher.publish(Arc::new(delegate));
                     }
@@ -83,6 +84,7 @@ fn of(server: Server, settings: &Settings) -> ApiService {
         host: server.destination.host.clone(),
         port: server.destination.port,
         prefix: server.prefix.clone(),
+        way: server.proxy.clone(),
     };
     // It has its own bounds (`--max-requests-inflight`), and ours hold for all we take in: a share of them for what
     // is nearly everything would only halve both.

@@ -110,7 +110,7 @@ pub fn resolve(
             endpoints: vec![Destination { host: url.host.clone(), port: url.port }],
             preferred: 1,
             prefix: url.prefix.clone(),
-            way: way()?,
+            way: url.way.clone().map_or_else(way, Ok)?,
         }),
         Backend::Service(reference) => {
             let (endpoints, preferred) = places(reference, registry, rules)?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::names;
-use crate::egress::{Destination, Host};
+use crate::egress::{Destination, Host, Way};
 
 /// `https://host[:port][/prefix]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct UrlBackend {
     pub port: u16,
     /// Stands before every path; begins with `/`, does not end with one; empty for none.
     pub prefix: String,
+    /// The one way there, whatever selections say; none where they do.
+    pub way: Option<Way>,
 }
 
 impl fmt::Display for UrlBackend {
@@ -69,7 +71,7 @@ impl UrlBackend {
         if !prefix.is_empty() && !prefix[1..].split('/').all(plain) {
             return Err(format!("{prefix:?} must be a plain path: no empty or dot segments, nothing percent-encoded"));
         }
-        Ok(UrlBackend { host, port, prefix: prefix.to_owned() })
+        Ok(UrlBackend { host, port, prefix: prefix.to_owned(), way: None })
     }
 }
 

@@ -443,11 +443,8 @@ impl Service {
     }
 }
 
-/// Go looks at the host of such an URL only.
 fn url(selection: &str, url: &str) -> Result<ProxyUrl, String> {
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    ProxyUrl::parse(&format!("{scheme}://{}", &rest[..end])).map_err(|error| {
+    ProxyUrl::parse_host(url).map_err(|error| {
         let (selection, url) = (Quoted(selection), without_credentials(url));
         format!(
             "failed to setup egress selector: failed to create dialer for egressSelection {selection}: invalid proxy \
