@@ -44,6 +44,7 @@ mod policy;
 mod pool;
 mod process;
 mod proxies;
+mod proxy_url;
 mod quickstart;
 mod raw;
 mod records;

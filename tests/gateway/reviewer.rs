@@ -91,6 +91,11 @@ impl Reviewer {
         reviewer
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.backend.address
+    }
+
     /// Writes `NAME.kubeconfig`, which names the reviewer, with `path` behind its address; says where that file is.
     pub(crate) fn write_kubeconfig(&self, world: &World, name: &str, path: &str) -> String {
         let document = json!({

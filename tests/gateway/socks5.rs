@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::client::{admin, get, sample};
+use crate::proxies::{Asked, Deed, Proxy, reply};
 use crate::world::{Gateway, eventually, narthex};
 
 /// The answer to a request that is granted.
@@ -401,6 +402,79 @@ async fn whose_time_is_up_is_cut() {
     assert_eq!(rest(&mut socket).await, b"");
     assert_eq!(door.ended().await.code(), Some(0));
     door.said(&["\"reply\":\"succeeded\"", "the process ends"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_go_through_the_selection() {
+    let echo = echo().await;
+    // Says no to some names, in its own words.
+    let judge = move |asked: &Asked| match asked.target.split(':').next().unwrap() {
+        "forbidden.internal" => Deed::Say(reply(2)),
+        "network.internal" => Deed::Say(reply(3)),
+        "host.internal" => Deed::Say(reply(4)),
+        "hops.internal" => Deed::Say(reply(6)),
+        "broken.internal" => Deed::Say(b"HTTP/1.1 400 Bad Request".to_vec()),
+        _ => Deed::Connect(echo),
+    };
+    let (first, second) = (Proxy::socks5(judge).await, Proxy::connect(judge).await);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("egress.yaml");
+    let write = |protocol: &str, url: &str| {
+        let text = format!(
+            "apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\negressSelections:\n- name: dmz\n  connection:\n    \
+             proxyProtocol: {protocol}\n    transport: {{tcp: {{url: '{url}'}}}}\n  noProxy: [127.0.0.0/8]\n\
+             - {{name: other, connection: {{proxyProtocol: HTTPConnect, transport: {{tcp: {{url: 'https://p', tlsConfig: \
+             {{caBundle: /nowhere}}}}}}}}}}\n"
+        );
+        let hidden = folder.path().join(".egress.tmp");
+        fs::write(&hidden, text).unwrap();
+        fs::rename(&hidden, &file).unwrap();
+    };
+    write("SOCKS5", &format!("socks5://jane:secret@{}", first.address));
+    // What another selection names is not looked at.
+    let door = door(&[&format!("--egress-selector-config-file={}", file.display()), "--egress=DMZ"]);
+    let through = async |name: &str| {
+        let mut socket = connect(&door).await;
+        exchange(&mut socket, &[5, 1, 0], &[5, 0]).await;
+        exchange(&mut socket, &request_named(name, 5432), &GRANTED).await;
+        exchange(&mut socket, b"hello", b"hello").await;
+        socket.shutdown().await.unwrap();
+        assert_eq!(rest(&mut socket).await, b"");
+    };
+    through("Db.Internal").await;
+    // The name is looked up at the far end.
+    assert_eq!(first.targets(), ["db.internal:5432"]);
+    assert!(first.asked().iter().all(|asked| asked.credentials == "jane:secret"));
+    for (name, expected) in [
+        ("forbidden.internal", 2),
+        ("network.internal", 3),
+        ("host.internal", 4),
+        ("hops.internal", 6),
+        ("broken.internal", 1),
+    ] {
+        assert_eq!(reply_to(&door, &request_named(name, 1)).await, expected, "{name}");
+    }
+    // What goes past the proxy.
+    let before = first.asked().len();
+    let mut socket = connect(&door).await;
+    exchange(&mut socket, &[5, 1, 0], &[5, 0]).await;
+    exchange(&mut socket, &request(echo), &GRANTED).await;
+    assert_eq!(first.asked().len(), before);
+
+    // The file is followed; without the selection it is not taken.
+    fs::write(&file, "apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\n").unwrap();
+    door.said(&["has no selection", "the last good ones stay"]).await;
+    through("db.internal").await;
+    write("HTTPConnect", &format!("http://jane:secret@{}", second.address));
+    eventually("the other proxy to be used", async || {
+        through("db.internal").await;
+        (!second.asked().is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(second.targets(), ["db.internal:5432"]);
+    assert!(!door.log().join("\n").contains("secret"));
+    // What was open stays.
+    exchange(&mut socket, b"still", b"still").await;
 }
 
 #[test]
