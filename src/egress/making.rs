@@ -234,7 +234,7 @@ mod tests {
         proxy.credentials_file = Some(file("creds", "secret"));
         let way = WaySettings::Proxy(proxy.clone());
         assert_eq!(files(&[SelectionSettings { way, ..one.clone() }]).len(), 4);
-        let problems = made(&one, proxy.clone()).unwrap_err();
+        let problems = made(&one, proxy).unwrap_err();
         assert_eq!(problems.0.len(), 3, "{problems}");
         assert!(!problems.to_string().contains("secret"), "{problems}");
         let (socks, mut with) = written(ProxyKind::Socks5, &["socks5://a"]);

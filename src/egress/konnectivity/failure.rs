@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn an_error_becomes_one_of_a_dial_and_one_of_a_stream() {
         let error = TunnelError::of_dial("a:1", "dial tcp: lookup a: no such host");
-        let dial = DialError::from(error.clone());
+        let dial = DialError::from(error);
         let fault = ProxyFault::NameNotResolved;
         assert_eq!((dial.phase, dial.reason), (crate::egress::DialPhase::Proxy(fault), fault.reason()));
         assert!(dial.cause.contains("a:1"), "{}", dial.cause);

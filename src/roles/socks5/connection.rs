@@ -63,7 +63,7 @@ pub(super) async fn serve(door: Rc<Door>, incoming: Incoming, drain: Drain) {
         Ok(mut socket) => run(&door, &mut socket, &mut known, drain).await,
         Err(error) => Err(Away::Unanswered(Unanswered::Closed, error.to_string())),
     };
-    record(&door, remote, &known, over.err(), began.elapsed());
+    record(&door, remote, &known, over.as_ref().err(), began.elapsed());
 }
 
 async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: Drain) -> Result<(), Away> {
@@ -242,19 +242,19 @@ async fn close(socket: &mut TcpStream) {
     .await;
 }
 
-fn record(door: &Door, client: SocketAddr, known: &Known, away: Option<Away>, took: Duration) {
+fn record(door: &Door, client: SocketAddr, known: &Known, away: Option<&Away>, took: Duration) {
     let carried = known.carried.get();
     let counts = door.metrics.door();
     counts.carried(carried.from_client, carried.from_backend);
-    let reply = match &away {
+    let reply = match away {
         Some(Away::Refused(reply, _)) => Some(*reply),
         _ => known.reply,
     };
-    if let Some(Away::Unanswered(reason, _)) = &away {
+    if let Some(Away::Unanswered(reason, _)) = away {
         counts.unanswered(*reason);
     }
     let broken;
-    let (word, cause) = match &away {
+    let (word, cause) = match away {
         Some(Away::Unanswered(reason, why)) => (reason.as_str(), why.as_str()),
         Some(Away::Broken(error)) => {
             broken = error.to_string();

@@ -184,7 +184,7 @@ impl Seen {
         });
         let started = timestamp(SystemTime::now());
         let level = log_level.clone();
-        let phase = drain.clone();
+        let phase = drain;
         let (counted, tasks) = (metrics.clone(), metrics.clone());
         AdminState {
             report: Box::new(move || StatusReport {

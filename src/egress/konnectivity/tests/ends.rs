@@ -57,7 +57,8 @@ async fn a_writer_learns_that_the_far_end_closed() {
 #[tokio::test(start_paused = true)]
 async fn an_end_without_a_farewell_is_no_end_of_file() {
     with_server(async |fake| {
-        let ends: [(&dyn Fn(&mut Call), TunnelFailure); 5] = [
+        type End<'f> = &'f dyn Fn(&mut Call);
+        let ends: [(End<'_>, TunnelFailure); 5] = [
             (&|call| call.end("0", ""), TunnelFailure::Lost),
             (&|call| call.end("8", "received message larger than max"), TunnelFailure::Rejected),
             (&|call| call.reset(h2::Reason::CANCEL), TunnelFailure::Lost),
