@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn what_is_wanted_is_one_line_each() {
         let failed = "=127.0.0.1:9 user=\"ja\\\"ne\" destination=\"a.example:443\" reply=not_allowed total_us=9 in=1 out=2 \
-                      cause=\"no pattern\\nmatches\"\n";
+                      cause=\"no pattern\\u000amatches\"\n";
         assert_eq!(lines(Mode::Off, Form::Text), "");
         assert_eq!(lines(Mode::Errors, Form::Text), failed);
         let all = lines(Mode::All, Form::Text);
