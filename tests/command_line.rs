@@ -70,3 +70,29 @@ fn a_good_configuration_is_0() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "gateway: no mistakes found\n");
 }
+
+/// kube-apiserver's 37 files, as k8s.io/apiserver 0.36.3 takes and refuses them.
+#[test]
+fn an_egress_selector_configuration_is_taken_and_refused_as_by_kube_apiserver() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/egress_config");
+    let expected = std::fs::read_to_string(format!("{folder}/expected.json")).unwrap();
+    let expected: std::collections::BTreeMap<String, String> = serde_json::from_str(&expected).unwrap();
+    assert_eq!(expected.len(), 37);
+    for (name, expected) in expected {
+        let output = narthex(&["check", "gateway", &format!("--egress-selector-config-file={folder}/{name}")], &[]);
+        let errors = text(&output.stderr);
+        if expected == "ok" {
+            assert_eq!(output.status.code(), Some(0), "{name}: {errors}");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(1), "{name}: {errors}");
+        let (phase, message) = expected.split_once(": ").unwrap();
+        let phase = match phase {
+            "read" => "failed to read egress selector config",
+            _ => "failed to validate egress selector configuration",
+        };
+        // What follows names the program that refuses.
+        let message = message.split(" in scheme ").next().unwrap();
+        assert!(errors.contains(&format!("{folder}/{name}: {phase}: {message}")), "{name}: {errors}");
+    }
+}

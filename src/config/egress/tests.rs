@@ -241,6 +241,14 @@ egressSelections:
 }
 
 #[test]
+fn the_samples_are_understood() {
+    let sample = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/egress").join(name);
+    let names = |name: &str| load(&sample(name)).unwrap().into_iter().map(|it| it.name).collect::<Vec<_>>();
+    assert_eq!(names("egress.yaml"), ["cluster", "controlplane", "site-b", "company"]);
+    assert_eq!(names("selector.yaml"), ["cluster"]);
+}
+
+#[test]
 fn our_group_with_another_kind_or_version_is_told_what_there_is() {
     assert!(
         refused("apiVersion: narthex.dev/v1\nkind: EgressConfiguration").contains("narthex.dev/v1alpha1 is needed")

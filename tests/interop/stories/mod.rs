@@ -20,6 +20,7 @@ mod quickstart;
 mod reading;
 mod schedulers;
 mod served;
+mod socks5;
 mod standalone;
 mod watching;
 mod writing;
@@ -65,6 +66,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
         impersonation::WITH_KUBECTL,
         standalone::WITH_KUBECTL,
         served::WITH_KUBECTL,
+        socks5::WITH_KUBECTL,
     ]
     .concat()
 }
@@ -83,6 +85,7 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
         controller::THROUGH,
         documents::THROUGH,
         konnectivity::CLIENT,
+        socks5::THROUGH,
     ]
     .concat()
 }
