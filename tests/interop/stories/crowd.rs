@@ -15,15 +15,19 @@ const WATCHES_EACH: usize = 50;
 
 fn crowd(world: &World) {
     for target in world.targets() {
-        let namespace = format!("crowd-{:08x}", fastrand::u32(..));
-        world.cluster.create_namespace(&namespace);
-        let base = format!("/apis/wardle.example.com/v1alpha1/namespaces/{namespace}/flunders");
-        let door = world.door(target).clone();
-        runtime().block_on(async {
-            let heard = tokio::time::timeout(Duration::from_secs(180), watch_together(world, &door, &base));
-            assert_eq!(heard.await.expect("every watch hears of it"), CONNECTIONS * WATCHES_EACH);
-        });
+        watch_at(world, world.door(target));
     }
+}
+
+/// All of them at one door.
+pub(super) fn watch_at(world: &World, door: &Door) {
+    let namespace = format!("crowd-{:08x}", fastrand::u32(..));
+    world.cluster.create_namespace(&namespace);
+    let base = format!("/apis/wardle.example.com/v1alpha1/namespaces/{namespace}/flunders");
+    runtime().block_on(async {
+        let heard = tokio::time::timeout(Duration::from_secs(180), watch_together(world, door, &base));
+        assert_eq!(heard.await.expect("every watch hears of it"), CONNECTIONS * WATCHES_EACH);
+    });
 }
 
 /// Opens all watches, makes one object, and counts who hears of it.

@@ -67,6 +67,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
         standalone::WITH_KUBECTL,
         served::WITH_KUBECTL,
         socks5::WITH_KUBECTL,
+        konnectivity::WITH_KUBECTL,
     ]
     .concat()
 }
@@ -86,6 +87,7 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
         documents::THROUGH,
         konnectivity::CLIENT,
         socks5::THROUGH,
+        konnectivity::THROUGH,
     ]
     .concat()
 }

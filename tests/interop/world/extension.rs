@@ -6,7 +6,7 @@ use super::certificates::Identity;
 use super::cluster::{Cluster, is_ready};
 use super::http::Door;
 use super::process::Process;
-use super::{eventually, free_port, peer};
+use super::{Network, eventually, free_port, peer};
 
 /// A running sample-apiserver and how to start it again.
 pub(crate) struct Extension {
@@ -36,25 +36,7 @@ impl Extension {
         port: u16,
         more: &[&str],
     ) -> Extension {
-        let service = format!("{name}.{name}.svc");
-        let serving = cluster.authorities.backend.server(name, &[&service, "127.0.0.1", "localhost"]);
-        let audit_log = directory.join("logs").join(format!("{name}-audit.log"));
-        let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/fixtures/audit-policy.yaml");
-        let kubeconfig = kubeconfig.display();
-        let mut arguments = vec![
-            format!("--etcd-servers={}", cluster.etcd_url),
-            format!("--etcd-prefix=/registry/{name}"),
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--kubeconfig={kubeconfig}"),
-            format!("--authentication-kubeconfig={kubeconfig}"),
-            format!("--authorization-kubeconfig={kubeconfig}"),
-            format!("--tls-cert-file={}", serving.certificate.display()),
-            format!("--tls-private-key-file={}", serving.key.display()),
-            format!("--audit-policy-file={}", policy.display()),
-            format!("--audit-log-path={}", audit_log.display()),
-            "--audit-log-mode=blocking".to_owned(),
-        ];
+        let (mut arguments, audit_log) = arguments(cluster, &cluster.etcd_url, kubeconfig, directory, name, port);
         arguments.extend(more.iter().map(|more| (*more).to_owned()));
         let mut extension = Extension {
             door: Door::new(port, &cluster.authorities.backend.file),
@@ -67,6 +49,30 @@ impl Extension {
         };
         extension.wait_until_ready();
         extension
+    }
+
+    /// As [`Extension::start`], in a network of its own, where it is ready some time later at `port` of that loopback.
+    pub(crate) fn start_inside(
+        network: &Network,
+        cluster: &Cluster,
+        directory: &Path,
+        name: &str,
+        port: u16,
+    ) -> Process {
+        let outside = |url: &str| {
+            let port = url.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("an URL with a port");
+            format!("{}:{}", network.host, network.let_out_to(port))
+        };
+        let kubeconfig = std::fs::read_to_string(&cluster.admin_kubeconfig).unwrap();
+        let mut kubeconfig: serde_json::Value = serde_json::from_str(&kubeconfig).unwrap();
+        let reached = &mut kubeconfig["clusters"][0]["cluster"];
+        reached["server"] = format!("https://{}", outside(&cluster.door.url())).into();
+        reached["tls-server-name"] = "localhost".into();
+        let file = directory.join(format!("{name}-inside.kubeconfig"));
+        std::fs::write(&file, kubeconfig.to_string()).unwrap();
+        let etcd = format!("http://{}", outside(&cluster.etcd_url));
+        let (arguments, _) = arguments(cluster, &etcd, &file, directory, name, port);
+        network.start(name, &peer("sample-apiserver"), &arguments, directory)
     }
 
     /// The same server on the same port, after it was killed.
@@ -104,4 +110,35 @@ impl Extension {
                 .ok_or_else(|| "not in the log".to_owned())
         })
     }
+}
+
+/// What it is started with, and where it writes what people do.
+fn arguments(
+    cluster: &Cluster,
+    etcd: &str,
+    kubeconfig: &Path,
+    directory: &Path,
+    name: &str,
+    port: u16,
+) -> (Vec<String>, PathBuf) {
+    let service = format!("{name}.{name}.svc");
+    let serving = cluster.authorities.backend.server(name, &[&service, "127.0.0.1", "localhost"]);
+    let audit_log = directory.join("logs").join(format!("{name}-audit.log"));
+    let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/fixtures/audit-policy.yaml");
+    let kubeconfig = kubeconfig.display();
+    let arguments = vec![
+        format!("--etcd-servers={etcd}"),
+        format!("--etcd-prefix=/registry/{name}"),
+        format!("--secure-port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        format!("--tls-cert-file={}", serving.certificate.display()),
+        format!("--tls-private-key-file={}", serving.key.display()),
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", audit_log.display()),
+        "--audit-log-mode=blocking".to_owned(),
+    ];
+    (arguments, audit_log)
 }

@@ -1,6 +1,7 @@
 //! The world the suite runs in: real peers on loopback, and the people who use them.
 
 mod addresses;
+mod behind;
 mod certificates;
 mod cluster;
 mod curl;
@@ -15,6 +16,7 @@ mod process;
 mod session;
 
 pub(crate) use addresses::free_port;
+pub(crate) use behind::Behind;
 pub(crate) use certificates::Identity;
 pub(crate) use cluster::{Cluster, audit_policy};
 pub(crate) use curl::{curl, curl_with_input};

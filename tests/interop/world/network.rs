@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::process::Process;
 
 /// How many networks a run can have, and so addresses a certificate has to be for.
-pub(crate) const MOST: u8 = 8;
+pub(crate) const MOST: u8 = 32;
 
 static MADE: AtomicU8 = AtomicU8::new(0);
 

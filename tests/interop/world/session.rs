@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::kubectl::{Stream, run};
-use super::{Identity, Kubectl, Target, World, kubeconfig};
+use super::{Door, Identity, Kubectl, Target, World, kubeconfig};
 
 /// What one command said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,7 @@ impl Step {
 pub(crate) struct Session<'w> {
     pub(crate) world: &'w World,
     pub(crate) target: Target,
+    pub(crate) door: Door,
     pub(crate) namespace: String,
     kubectl: Kubectl,
     kubeconfig: PathBuf,
@@ -66,20 +67,35 @@ impl<'w> Session<'w> {
     pub(crate) fn open(world: &'w World, kubectl: &Kubectl, target: Target, who: &Identity) -> Session<'w> {
         let namespace = format!("story-{:08x}", fastrand::u32(..));
         world.cluster.create_namespace(&namespace);
-        Self::open_in(world, kubectl, target, who, namespace)
+        Self::open_in(world, kubectl, target, world.door(target), who, namespace)
     }
 
-    fn open_in(world: &'w World, kubectl: &Kubectl, target: Target, who: &Identity, namespace: String) -> Session<'w> {
+    /// The same at another `door` than the world's, which is to be taken for narthex there.
+    pub(crate) fn open_at(world: &'w World, kubectl: &Kubectl, door: &Door, who: &Identity) -> Session<'w> {
+        let namespace = format!("story-{:08x}", fastrand::u32(..));
+        world.cluster.create_namespace(&namespace);
+        Self::open_in(world, kubectl, Target::Through, door, who, namespace)
+    }
+
+    fn open_in(
+        world: &'w World,
+        kubectl: &Kubectl,
+        target: Target,
+        door: &Door,
+        who: &Identity,
+        namespace: String,
+    ) -> Session<'w> {
         let home = world.scratch(&namespace);
-        let door = world.door(target);
         let name = who.certificate.file_stem().unwrap().to_string_lossy();
         let kubeconfig = kubeconfig::write(&home, &name, &door.url(), &door.authority, Some(who));
-        Session { world, target, namespace, kubectl: kubectl.clone(), kubeconfig, home, transcript: Vec::new() }
+        let (kubectl, door) = (kubectl.clone(), door.clone());
+        Session { world, target, door, namespace, kubectl, kubeconfig, home, transcript: Vec::new() }
     }
 
     /// Lets someone else act in the same namespace, and in the same transcript.
     pub(crate) fn joined_by(&mut self, who: &Identity, act: impl FnOnce(&mut Session<'w>)) {
-        let mut guest = Self::open_in(self.world, &self.kubectl, self.target, who, self.namespace.clone());
+        let namespace = self.namespace.clone();
+        let mut guest = Self::open_in(self.world, &self.kubectl, self.target, &self.door, who, namespace);
         act(&mut guest);
         self.transcript.append(&mut guest.transcript);
     }

@@ -3,6 +3,7 @@
 mod client;
 mod far;
 mod faults;
+mod gateway;
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use narthex::egress::konnectivity::{Client, Tunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 
-use super::Trial;
+use super::{Trial, TrialWith};
 use crate::world::runtime;
 
 /// Our client alone, without a gateway.
@@ -25,6 +26,17 @@ pub(super) const CLIENT: &[(&str, Trial)] = &[
     ("konnectivity: the server is restarted", faults::server_restarted),
     ("konnectivity: a reader that stops, beside 100 others", faults::reader_stops),
     ("konnectivity: a target that never reads, beside 100 others", faults::target_never_reads),
+];
+
+/// narthex as a whole.
+pub(super) const THROUGH: &[(&str, Trial)] = &[
+    ("konnectivity: 500 watches through an agent", gateway::five_hundred_watches),
+    ("konnectivity: agents and the server go and come, and narthex serves again", gateway::comes_and_goes),
+];
+
+pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
+    ("konnectivity: all stories, through GRPC over a socket", gateway::kubectl_says_the_same),
+    ("konnectivity: reading, through the other three fronts", gateway::every_front),
 ];
 
 const PATIENCE: Duration = Duration::from_secs(30);
