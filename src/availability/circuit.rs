@@ -18,7 +18,7 @@ const SUSTAINED: Duration = Duration::from_secs(1);
 /// How long after it opened the first request is let through, and how long it ever takes until the next.
 const TRIAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// What may be under way besides what was answered, in the first second; each further one brings as many.
-const FIRST: usize = 8;
+const FIRST: usize = 32;
 /// After so many answers, or so much time, nothing is held back any more.
 const ENOUGH: usize = 500;
 const LONGEST: Duration = Duration::from_secs(10);
@@ -367,7 +367,7 @@ mod tests {
             std::iter::from_fn(|| circuit.pass(|| user, at(2000)).ok().flatten()).collect()
         };
         let [mut first, second, third] = [all(1), all(2), all(3)];
-        assert_eq!([&first, &second, &third].map(Vec::len), [4, 2, 1]);
+        assert_eq!([&first, &second, &third].map(Vec::len), [FIRST / 2, FIRST / 4, FIRST / 8]);
         assert!(all(1).is_empty());
         circuit.give_back(first.pop().unwrap(), true, at(2000));
         assert_eq!(circuit.pass(|| 1, at(2000)), Err(Held::Recovering));
