@@ -52,7 +52,12 @@ impl Known {
             )
         );
         // What nobody vouched for is not what somebody does.
-        let backend = format!("{:?}", (&one.backend, &one.settings.server_name, one.insecure_skip_tls_verify));
+        let place = match &one.backend {
+            Backend::Service(service) => format!("{service:?}"),
+            Backend::Url(url) => url.to_string(),
+            Backend::Local => String::new(),
+        };
+        let backend = format!("{:?}", (place, &one.settings.server_name, one.insecure_skip_tls_verify));
         Known {
             name: one.name.clone(),
             group: one.group.clone(),
