@@ -113,6 +113,22 @@ impl Kubeconfig {
 
     /// What a pod knows of its cluster: the service account in `folder`, and variables of its `environment`.
     pub(super) fn in_cluster(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Kubeconfig, Problems> {
+        Written::of_pod(folder, environment, |reading, written| reading.all(written))
+    }
+
+    /// The API server, as `host:port`.
+    pub fn server(&self) -> &Destination {
+        &self.destination
+    }
+}
+
+impl Written {
+    /// Makes what a pod knows of its cluster into a kubeconfig, for `what` is needed of it.
+    pub(super) fn of_pod<T>(
+        folder: &Path,
+        environment: &dyn Fn(&str) -> String,
+        what: impl FnOnce(Reading<'_>, &Written) -> Result<T, Problems>,
+    ) -> Result<T, Problems> {
         const PLACE: &str = "in-cluster configuration";
         let (host, port) = (environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT"));
         if host.is_empty() || port.is_empty() {
@@ -139,16 +155,9 @@ impl Kubeconfig {
             current_context: Some(name()),
         };
         let (problems, files) = (Problems::default(), Vec::new());
-        Reading { place: name(), folder, problems, files, may_be_plain: false }.all(&written)
+        what(Reading { place: name(), folder, problems, files, may_be_plain: false }, &written)
     }
 
-    /// The API server, as `host:port`.
-    pub fn server(&self) -> &Destination {
-        &self.destination
-    }
-}
-
-impl Written {
     /// Reads the file for `what` is needed of it; all mistakes at once.
     pub(super) fn read<T>(
         path: &Path,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::kubeconfig::{Reading, Written};
+use super::source::{SERVICE_ACCOUNT, Source};
 use crate::egress::{BackendTls, Destination, Way};
 use crate::process::Problems;
 use crate::tls::Bundle;
@@ -27,18 +28,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reads the server of the current context of a kubeconfig. The user in it is not looked at: none of their
-    /// credentials is to go there.
+    /// Reads the server of the current context of a kubeconfig, or of the pod's cluster. The user in it is not looked
+    /// at: none of their credentials is to go there.
     ///
     /// # Errors
     /// All mistakes in what is read.
-    pub fn load(path: &Path) -> Result<Server, Problems> {
-        Written::read(path, false, |mut reading, written| {
-            let server = reading.current_server(written);
-            let Reading { problems, files, .. } = reading;
-            let server = problems.or(server)?;
-            server.map(|server| Server { files, ..server }).ok_or_else(Problems::default)
-        })
+    pub fn load(source: &Source) -> Result<Server, Problems> {
+        match source {
+            Source::File(path) | Source::Collector(path) => Written::read(path, false, Server::current),
+            Source::InCluster => Server::of_pod(Path::new(SERVICE_ACCOUNT), &Source::variable),
+        }
+    }
+
+    fn of_pod(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Server, Problems> {
+        Written::of_pod(folder, environment, Server::current)
+    }
+
+    fn current(mut reading: Reading<'_>, written: &Written) -> Result<Server, Problems> {
+        let server = reading.current_server(written);
+        let Reading { problems, files, .. } = reading;
+        let server = problems.or(server)?;
+        server.map(|server| Server { files, ..server }).ok_or_else(Problems::default)
     }
 }
 
@@ -57,5 +67,32 @@ impl Reading<'_> {
             return self.wrong(&field, problem);
         }
         Some(Server { destination, prefix, name, authorities, insecure_skip_verify, proxy: proxy?, files: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::Authority;
+
+    #[test]
+    fn that_of_a_pod_needs_no_account() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ca.crt"), Authority::made("cluster").pem()).unwrap();
+        let load = |host: &str| {
+            let value = |name: &str| match name {
+                "KUBERNETES_SERVICE_HOST" => host.to_owned(),
+                "KUBERNETES_SERVICE_PORT" => "6443".to_owned(),
+                _ => String::new(),
+            };
+            Server::of_pod(folder.path(), &value)
+        };
+        // Without a token: none of it would go there.
+        let server = load("10.0.0.1").ok().unwrap();
+        assert_eq!((server.destination.to_string().as_str(), server.name.as_str()), ("10.0.0.1:6443", "10.0.0.1"));
+        assert_eq!(server.files, [folder.path().join("ca.crt")]);
+        assert!(server.authorities.is_some() && !server.insecure_skip_verify);
+        let why = load("").err().unwrap().to_string();
+        assert!(why.contains("KUBERNETES_SERVICE_HOST"), "{why}");
     }
 }

@@ -19,7 +19,7 @@ pub enum Source {
 }
 
 /// Where Kubernetes mounts a service account.
-const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 impl Source {
     /// What it says now; all mistakes at once.
@@ -27,10 +27,13 @@ impl Source {
         match self {
             Source::File(path) => Kubeconfig::load(path),
             Source::Collector(path) => Kubeconfig::of_collector(path),
-            Source::InCluster => {
-                Kubeconfig::in_cluster(Path::new(SERVICE_ACCOUNT), &|name| std::env::var(name).unwrap_or_default())
-            }
+            Source::InCluster => Kubeconfig::in_cluster(Path::new(SERVICE_ACCOUNT), &Source::variable),
         }
+    }
+
+    /// A variable of our environment; empty if it is not there.
+    pub(super) fn variable(name: &str) -> String {
+        std::env::var(name).unwrap_or_default()
     }
 }
 

@@ -13,7 +13,7 @@ use super::service::Origin;
 use super::snapshot::Settings;
 use super::url_backend::UrlBackend;
 use crate::egress::CONTROL_PLANE;
-use crate::kubeclient::Server;
+use crate::kubeclient::{Server, Source};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher};
 
 /// The name the delegate goes by where an APIService has its own: no APIService can have it, as all have a dot.
@@ -21,25 +21,29 @@ pub const DELEGATE: &str = "delegate";
 
 /// A kubeconfig that named a delegate when it was opened.
 pub struct Delegate {
-    path: PathBuf,
+    source: Source,
     settings: Settings,
     files: Vec<PathBuf>,
     follower: Follower,
 }
 
 impl Delegate {
-    /// Reads the kubeconfig: the server of its current context. Its user is not looked at; we come as a front proxy.
+    /// Reads the server of the kubeconfig's current context, or of the pod's cluster. The user is not looked at; we come as a front proxy.
     ///
     /// # Errors
     /// All mistakes in what is read.
-    pub fn open((path, settings): (PathBuf, Settings)) -> Result<(Delegate, ApiService), Problems> {
+    pub fn open((source, settings): (Source, Settings)) -> Result<(Delegate, ApiService), Problems> {
         // Before the first reading, so that no change falls between.
-        let mut follower = Follower::new([&path]);
-        let server = Server::load(&path)?;
+        let path = match &source {
+            Source::File(path) | Source::Collector(path) => Some(path),
+            Source::InCluster => None,
+        };
+        let mut follower = Follower::new(path);
+        let server = Server::load(&source)?;
         follower.add(&server.files);
         let files = server.files.clone();
         let delegate = of(server, &settings);
-        Ok((Delegate { path, settings, files, follower }, delegate))
+        Ok((Delegate { source, settings, files, follower }, delegate))
     }
 
     /// Publishes what the kubeconfig says until the process ends; while it cannot be used, the last good one stays.
@@ -51,7 +55,7 @@ impl Delegate {
                 () = self.follower.changed() => {}
                 () = drain.reached(Phase::Ending) => return,
             }
-            match Server::load(&self.path) {
+            match Server::load(&self.source) {
                 Ok(server) => {
                     if server.files != self.files {
                         self.files.clone_from(&server.files);
@@ -63,7 +67,7 @@ impl Delegate {
                     let delegate = of(server, &self.settings);
                     let before = reader.get();
                     if delegate.manifest != before.manifest || delegate.backend != before.backend {
-                        tracing::info!(path = %self.path.display(), "the delegate's kubeconfig changed and is used");
+                        tracing::info!(file = %self.source, "the delegate's kubeconfig changed and is used");
                         publisher.publish(Arc::new(delegate));
                     }
                 }
@@ -139,7 +143,7 @@ mod tests {
         let path = dir.path().join("kubeconfig");
         std::fs::write(dir.path().join("ca.crt"), Authority::made("api").pem()).unwrap();
         std::fs::write(&path, kubeconfig("https://api.example:6443/tenant/")).unwrap();
-        let (_, delegate) = Delegate::open((path.clone(), Settings::default())).unwrap();
+        let (_, delegate) = Delegate::open((path.clone().into(), Settings::default())).unwrap();
         let Backend::Url(url) = &delegate.backend else { panic!("no URL") };
         assert_eq!(url.to_string(), "https://api.example:6443/tenant");
         assert_eq!(delegate.settings.server_name.as_deref(), Some("api.example"));
@@ -149,7 +153,7 @@ mod tests {
 
         for (server, field) in [("http://a", "clusters[0].cluster.server"), ("", "clusters[0].cluster.server")] {
             std::fs::write(&path, kubeconfig(server)).unwrap();
-            let problems = Delegate::open((path.clone(), Settings::default())).err().unwrap();
+            let problems = Delegate::open((path.clone().into(), Settings::default())).err().unwrap();
             assert_eq!(problems.0.len(), 1, "{problems}");
             assert!(problems.0[0].to_string().contains(field), "{problems}");
         }
@@ -161,7 +165,7 @@ mod tests {
         let path = dir.path().join("kubeconfig");
         std::fs::write(dir.path().join("ca.crt"), Authority::made("api").pem()).unwrap();
         std::fs::write(&path, kubeconfig("https://a")).unwrap();
-        let (delegate, first) = Delegate::open((path.clone(), Settings::default())).unwrap();
+        let (delegate, first) = Delegate::open((path.clone().into(), Settings::default())).unwrap();
         let before = first.manifest.clone();
         let (publisher, mut published) = Published::new(first);
         let (drainer, drain) = Drain::new();

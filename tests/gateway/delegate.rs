@@ -249,6 +249,10 @@ fn wrong_files_and_wrong_company_are_refused_at_the_start() {
     };
     let told = refused(&[]);
     assert!(told.contains("cluster.kubeconfig: clusters[0].cluster.server: must be https"), "{told}");
+    let in_cluster = narthex(&["gateway".to_owned(), "--delegate-kubeconfig=in-cluster".to_owned()]);
+    assert_eq!(in_cluster.status.code(), Some(1));
+    let told = String::from_utf8(in_cluster.stderr).unwrap();
+    assert!(told.contains("unable to load in-cluster configuration"), "{told}");
     let told = refused(&["--serve-delegation", "--authorization-mode=Static"]);
     assert!(told.contains("--serve-delegation: cannot be given together with --delegate-kubeconfig"), "{told}");
 }

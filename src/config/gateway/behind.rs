@@ -16,7 +16,7 @@ pub struct Behind {
     /// The registry directory, if one is given.
     pub registry: Option<registry::Settings>,
     /// The kubeconfig of the server that owns what no APIService claims, if there is one, and how it is treated.
-    pub delegate: Option<(PathBuf, registry::Settings)>,
+    pub delegate: Option<(Source, registry::Settings)>,
     /// Whether it owns all of that, or only the APIServices themselves: it is where the registry comes from.
     pub delegates_all: bool,
     /// The kube-apiserver whose registry is followed, if one is given.
@@ -80,14 +80,14 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
     };
     let cluster = reading.path("kubeconfig").map(Source::named);
     let election = election(reading, cluster.is_some());
-    let delegate = reading.path("delegate-kubeconfig");
+    let delegate = reading.path("delegate-kubeconfig").map(Source::named);
     let delegates_all = delegate.is_some();
     let delegate = delegate.or_else(|| match &cluster {
-        Some(Source::File(path)) => Some(path.clone()),
+        Some(Source::File(path)) => Some(Source::File(path.clone())),
         _ => None,
     });
     Behind {
-        delegate: delegate.map(|path| (path, settings.clone())),
+        delegate: delegate.map(|source| (source, settings.clone())),
         delegates_all,
         cluster: cluster.map(|source| Cluster { source, settings: settings.clone(), election }),
         registry: Some(settings).filter(|settings| settings.dir != PathBuf::new()),

@@ -376,7 +376,7 @@ pub static BEHIND: Group = Group {
             "delegate-kubeconfig",
             Kind::File,
             "",
-            "kubeconfig of the API server that owns every path no APIService claims: its URL and authority. Requests go there as everywhere, with our front-proxy certificate; the user in this file is not looked at. Followed",
+            "kubeconfig of the API server that owns every path no APIService claims (its URL and authority), or in-cluster for the one whose pod this is. Requests go there as everywhere, with our front-proxy certificate; the user in this file is not looked at. Followed",
         ),
         Flag::new(
             "proxy-client-cert-file",
