@@ -4,6 +4,7 @@
 mod auditing;
 mod cluster;
 mod controller;
+mod converting;
 mod crowd;
 mod delegation;
 mod discovery;
@@ -43,7 +44,7 @@ pub(crate) fn everywhere() -> Vec<(&'static str, Story)> {
 
 /// Told at a whole cluster and at narthex before it.
 pub(crate) fn of_a_cluster() -> Vec<(&'static str, Story)> {
-    cluster::STORIES.to_vec()
+    [cluster::STORIES, converting::STORIES].concat()
 }
 
 /// Told at narthex only: what an extension server alone cannot do.
