@@ -1,9 +1,11 @@
 //! What the far ends of tunnels say.
 
 use bytes::Bytes;
+use narthex::egress::connect::{Answer, HeadError};
 use narthex::egress::konnectivity::{Frames, Packet};
+use narthex::egress::{Credentials, Destination, DialPhase, Host, ProxyFault, socks5};
 
-use crate::on_bytes;
+use crate::{on_bytes, text};
 
 /// Messages and pieces of messages, as a server may string them together.
 const PIECES: &[&[u8]] = &[
@@ -53,6 +55,111 @@ fn konnectivity_packets() {
         for packet in whole.0 {
             let message = packet.frame().slice(5..);
             assert_eq!(Packet::decode(&message), Ok(packet));
+        }
+    });
+}
+
+/// What HTTP proxies say, and others who stand where one should.
+const HEADS: &[&str] = &[
+    "HTTP/1.1 200 Connection Established\r\n",
+    "HTTP/1.0 204 \n",
+    "HTTP/1.1 407 Auth\r\n",
+    "HTTP/1.1 100 \r\n\r\n",
+    "HTTP/1.1",
+    " 200",
+    " 2",
+    "00 ",
+    "\r\n",
+    "\r\n",
+    "\n",
+    "\r",
+    "Via: x\r\n",
+    "Content-Length: 7\r\n",
+    "SSH-2.0-",
+    "\0",
+];
+
+#[test]
+fn answers_to_connect() {
+    on_bytes(|bytes| {
+        let stream = text(bytes, HEADS).into_bytes();
+        let read = |size: usize| {
+            let (mut answer, mut taken) = (Answer::default(), 0);
+            for piece in stream.chunks(size) {
+                taken += piece.len();
+                match answer.take(piece) {
+                    Ok(None) => {}
+                    // What follows it is there, in this answer or still to come.
+                    Ok(Some(head)) => return Ok(Some((head.status, [answer.rest(), &stream[taken..]].concat()))),
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(None)
+        };
+        let whole = read(stream.len().max(1));
+        assert_eq!(whole, read(1), "however it is cut");
+        match whole {
+            Ok(Some((status, rest))) => {
+                assert!(matches!(status, 101 | 200..1000));
+                assert!(stream.ends_with(&rest));
+            }
+            Ok(None) => assert!(b"HTTP/1.".starts_with(&stream[..stream.len().min(7)])),
+            Err(error) => assert_ne!(error, HeadError::TooLong),
+        }
+    });
+}
+
+/// Pieces of what SOCKS5 proxies say.
+const REPLIES: &[&[u8]] = &[
+    b"\x05\x00",
+    b"\x05\x02",
+    b"\x05\xff",
+    b"\x01\x00",
+    b"\x01\x01",
+    b"\x05\x00\x00\x01\x7f\x00\x00\x01\x00\x50",
+    b"\x05\x00\x00\x03\x02",
+    b"\x05\x00\x00\x03\xff",
+    b"\x05\x00\x00\x04",
+    b"\x05\x05\x00\x01",
+    b"\x05\x63\x00\x01",
+    b"\0\0\0\0\0\0",
+    b"\0",
+    b"\x04",
+    b"HTTP/1.1 400 \r\n",
+    b"\xff\xfe",
+];
+
+#[test]
+fn answers_of_socks5() {
+    on_bytes(|bytes| {
+        let said: Vec<u8> = bytes.iter().flat_map(|at| REPLIES[usize::from(*at) % REPLIES.len()]).copied().collect();
+        let with = said.len() % 2 == 0;
+        let asked = async {
+            let (near, mut far) = tokio::io::duplex(1 << 16);
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut far, &said).await;
+            let (mut hears, mut says) = tokio::io::split(far);
+            let _ = tokio::io::AsyncWriteExt::shutdown(&mut says).await;
+            let credentials = Credentials::new("u", "p");
+            let destination = Destination { host: Host::Name("a".to_owned()), port: 1 };
+            let connected = socks5::connect(near, with.then_some(&credentials), &destination).await;
+            let rest = match connected {
+                Ok(mut near) => {
+                    let mut rest = Vec::new();
+                    let _ = tokio::io::AsyncReadExt::read_to_end(&mut near, &mut rest).await;
+                    Ok(rest)
+                }
+                Err(error) => Err(error),
+            };
+            let _ = tokio::io::copy(&mut hears, &mut tokio::io::sink()).await;
+            rest
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        match runtime.block_on(asked) {
+            Ok(rest) => assert!(said.ends_with(&rest) && said.len() >= 9),
+            // What is known of it has a name, and is no mistake of ours.
+            Err(error) => {
+                assert!(matches!(error.phase, DialPhase::Proxy(fault) if fault != ProxyFault::Unspeakable));
+            }
         }
     });
 }

@@ -79,10 +79,10 @@ fn selection(one: &SelectionSettings, written: &ProxySettings, problems: &mut Pr
     let kind = match written.kind {
         ProxyKind::Socks5 => Kind::Socks5,
         // One that is spoken to over a socket on this machine is a Konnectivity server: no other listens there.
-        ProxyKind::HttpConnect if matches!(&written.addresses[..], [ProxyAddress::Unix(_), ..]) => {
+        ProxyKind::HttpConnect(_) if matches!(&written.addresses[..], [ProxyAddress::Unix(_), ..]) => {
             Kind::Connect(Dialect::Konnectivity)
         }
-        ProxyKind::HttpConnect => Kind::Connect(Dialect::Ordinary),
+        ProxyKind::HttpConnect(dialect) => Kind::Connect(dialect),
         ProxyKind::Grpc => Kind::Konnectivity,
     };
     let settings = client_settings(written, kind, problems);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_socket_is_a_konnectivity_servers_and_an_url_anybodys() {
-        let (one, mut proxy) = written(ProxyKind::HttpConnect, &["http://a"]);
+        let (one, mut proxy) = written(ProxyKind::HttpConnect(Dialect::Ordinary), &["http://a"]);
         assert_eq!(made(&one, proxy.clone()).unwrap().kind, Kind::Connect(Dialect::Ordinary));
         proxy.addresses = vec![ProxyAddress::Unix("/run/k.sock".into())];
         assert_eq!(made(&one, proxy).unwrap().kind, Kind::Connect(Dialect::Konnectivity));
@@ -228,7 +228,7 @@ mod tests {
             fs::write(&path, text).unwrap();
             path
         };
-        let (one, mut proxy) = written(ProxyKind::HttpConnect, &["https://a"]);
+        let (one, mut proxy) = written(ProxyKind::HttpConnect(Dialect::Ordinary), &["https://a"]);
         proxy.tls.authorities = Some(file("ca", "no PEM"));
         proxy.tls.identity = Some(crate::tls::PairFiles::new(folder.path().join("x.crt"), folder.path().join("x.key")));
         proxy.credentials_file = Some(file("creds", "secret"));

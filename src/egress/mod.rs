@@ -29,7 +29,7 @@ mod refusal;
 mod resolve;
 mod settings;
 mod silence;
-mod socks5;
+pub mod socks5;
 mod through;
 mod trust;
 mod way;

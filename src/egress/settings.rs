@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{NoProxy, ProxyUrl};
+use super::{Dialect, NoProxy, ProxyUrl};
 use crate::tls::PairFiles;
 
 /// The selection of backends, unless their APIService names another.
@@ -55,7 +55,7 @@ pub enum ProxyKind {
     /// SOCKS version 5 (RFC 1928).
     Socks5,
     /// `CONNECT` of HTTP/1.1: an ordinary proxy, or a Konnectivity server in its mode `http-connect`.
-    HttpConnect,
+    HttpConnect(Dialect),
     /// Konnectivity's tunnels over gRPC.
     Grpc,
 }
@@ -65,7 +65,7 @@ impl ProxyKind {
     pub fn as_str(self) -> &'static str {
         match self {
             ProxyKind::Socks5 => "SOCKS5",
-            ProxyKind::HttpConnect => "HTTPConnect",
+            ProxyKind::HttpConnect(_) => "HTTPConnect",
             ProxyKind::Grpc => "GRPC",
         }
     }

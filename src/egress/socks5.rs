@@ -21,7 +21,10 @@ const HEAD: usize = 4;
 
 /// Has the proxy behind `carrier` connect to `destination`, whose name has 1 to 255 bytes; what it gives back is the
 /// way there.
-pub(super) async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
+///
+/// # Errors
+/// What it says instead, or why that cannot be understood.
+pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
     carrier: C,
     credentials: Option<&Credentials>,
     destination: &Destination,

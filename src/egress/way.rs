@@ -68,7 +68,7 @@ pub enum Names {
 }
 
 /// Whose `CONNECT`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// That of proxies on the web: any 2xx is a yes, and what follows it is the tunnel's.
     Ordinary,

@@ -9,13 +9,13 @@ use serde_json::{Value, json as value};
 
 use crate::audit::Sink;
 use crate::backend::{Backend, Settings, json, watched};
-use crate::client::{Client, get, sample};
+use crate::client::{Client, admin, get, sample};
 use crate::cluster::Cluster;
 use crate::issuer::{Issuer, SigningKey};
 use crate::proxies::{Asked, Deed, Kind, Proxy, reply};
 use crate::reviewer::Reviewer;
 use crate::scene::{Scene, THINGS, annotated, register, watch};
-use crate::world::{World, eventually};
+use crate::world::{World, eventually, narthex};
 
 /// Where no packet gets (RFC 5737): what is registered here is reached by proxies only.
 const AWAY: &str = "192.0.2.10:8443";
@@ -53,9 +53,13 @@ async fn requests_watches_and_probes_go_through_a_socks5_proxy() {
     let (backend, _writers) = watched(&world, Settings::default()).await;
     let proxy = Proxy::socks5(to(backend.address)).await;
     let url = format!("socks5://jane:secret@{}", proxy.address);
-    let scene = scene(world, AWAY, &[], &selection("cluster", "SOCKS5", &url, ""));
+    register(&world, &[AWAY.parse().unwrap()], &[]);
+    let file = selections(&world, &selection("cluster", "SOCKS5", &url, ""));
+    let flag = format!("--egress-selector-config-file={}", file.display());
+    let scene = Scene::of(world, &[&flag, "--access-log=all"]);
     let client = scene.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
+    scene.gateway.said(&[" dial_us=", " proxy_us=", " tls_us="]).await;
     let _watch = watch(&client).await;
     // The address is told as it is, and so is who we are.
     assert_eq!(proxy.targets(), [AWAY]);
@@ -69,8 +73,14 @@ async fn requests_watches_and_probes_go_through_a_socks5_proxy() {
     let started =
         sample(&scene.gateway, "apiserver_egress_dialer_dial_start_total{protocol=\"socks5\",transport=\"tcp\"}");
     assert!(started.await.unwrap() >= 2.0);
-    // No secret in the log, nor an address of the proxy's target in answers.
-    assert!(!scene.gateway.log().join("\n").contains("secret"));
+    let status = admin(&scene.gateway, get("/status.json", &[])).await;
+    let (now, text) = (status.json(), status.text());
+    assert_eq!(now["apiservices"][0]["way"], "cluster (socks5)");
+    let proxy = value!({
+        "selection": "cluster", "protocol": "socks5", "proxy": proxy.address.to_string(), "state": "serves",
+    });
+    assert_eq!(now["egress"], value!([proxy]));
+    assert!(!text.contains("secret") && !scene.gateway.log().join("\n").contains("secret"));
 }
 
 /// A gateway with `nN.things.example.com/v1` at `192.0.2.N` for each of these numbers, all of which could be reached by
@@ -431,4 +441,25 @@ async fn reviews_registry_audit_and_keys_go_the_way_of_control_planes() {
     let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     assert_eq!(hosts, ["127.0.0.1", "192.0.2.20", "192.0.2.21", "192.0.2.22"]);
     assert!(!reviewer.asked("TokenReview").is_empty() && !reviewer.asked("SubjectAccessReview").is_empty());
+}
+
+#[test]
+fn an_issuer_whose_selection_is_not_there_is_a_mistake_at_the_start() {
+    let world = World::new();
+    let configuration = value!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {"url": "https://issuer.example", "audiences": ["a"], "egressSelectorType": "cluster"},
+            "claimMappings": {"username": {"claim": "sub", "prefix": ""}},
+        }],
+    });
+    std::fs::write(world.path("authentication.json"), configuration.to_string()).unwrap();
+    let flag = format!("--authentication-config={}", world.path("authentication.json").display());
+    let mut arguments = vec!["gateway".to_owned()];
+    arguments.extend(world.arguments(&[&flag]));
+    let output = narthex(&arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let expected = "jwt[0].issuer.egressSelectorType: egress lookup for \"cluster\" is not configured";
+    assert!(said.contains(expected), "{said}");
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::url::HttpsUrl;
+use crate::egress::Ways;
 use crate::expression::{Expression, Kind, Variable};
 use crate::kubeapi::is_dns_subdomain;
-use crate::process::{Fields, Problems, configuration, is_json, text_of};
+use crate::process::{Fields, Problem, Problems, configuration, is_json, text_of};
 use crate::tls::Bundle;
 
 const KIND: &str = "AuthenticationConfiguration";
@@ -78,6 +79,25 @@ pub(super) enum Rule {
 }
 
 impl Configuration {
+    /// Issuers whose documents are to be had by an egress selection that is not there: as in
+    /// `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`, directly is no answer to that.
+    pub(super) fn lookups(&self, path: &Path, ways: &Ways) -> Problems {
+        let missing = self
+            .issuers
+            .iter()
+            .enumerate()
+            .filter(|(_, issuer)| !issuer.egress.is_empty() && ways.configured(&issuer.egress).is_none());
+        let problems = missing.map(|(number, issuer)| {
+            let field = format!("jwt[{number}].issuer.egressSelectorType");
+            Problem::field(
+                path.display(),
+                field,
+                format_args!("egress lookup for {:?} is not configured", issuer.egress),
+            )
+        });
+        Problems(problems.collect())
+    }
+
     /// Reads the file; all mistakes at once.
     pub fn load(path: &Path) -> Result<Configuration, Problems> {
         let text = text_of(path, LARGEST)?;

@@ -30,7 +30,7 @@ use token::{Claims, Token};
 
 use super::token_review::size_of_user;
 use super::{AUTHENTICATED, speakable};
-use crate::egress::Dialler;
+use crate::egress::{Dialler, Ways};
 use crate::kubeapi::User;
 use crate::observe::metrics::{self, Lookup, Metrics};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
@@ -118,6 +118,11 @@ pub enum Holder {
 }
 
 impl ConfigurationFile {
+    /// What is wrong with the ways to its issuers.
+    pub fn lookups(&self, ways: &Ways) -> Problems {
+        self.configuration.lookups(&self.path, ways)
+    }
+
     /// Reads the file.
     ///
     /// # Errors
@@ -335,7 +340,9 @@ impl Following {
                     }
                 }
             }
-            match Configuration::load(&self.path) {
+            let loaded = Configuration::load(&self.path);
+            let loaded = loaded.and_then(|it| it.lookups(&self.path, &dialler.ways().load()).or(it));
+            match loaded {
                 Ok(configuration) => {
                     let before = self.jwt.issuers.get();
                     let (now, keepers) = Issuers::new(configuration, Some(&before));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::egress::{
-    DIAL_TIMEOUT, NoProxy, ProxyAddress, ProxyKind, ProxyScheme, ProxySettings, ProxyTlsFiles, ProxyUrl,
+    DIAL_TIMEOUT, Dialect, NoProxy, ProxyAddress, ProxyKind, ProxyScheme, ProxySettings, ProxyTlsFiles, ProxyUrl,
     SelectionSettings, WaySettings, without_credentials,
 };
 use crate::kubeapi::{duration, is_dns_subdomain};
@@ -78,7 +78,7 @@ fn connection_way(mut fields: Fields<'_>, folder: &Path) -> Option<WaySettings> 
             return Some(WaySettings::Direct);
         }
         "SOCKS5" => Some(ProxyKind::Socks5),
-        "HTTPConnect" => Some(ProxyKind::HttpConnect),
+        "HTTPConnect" => Some(ProxyKind::HttpConnect(Dialect::Ordinary)),
         "GRPC" => Some(ProxyKind::Grpc),
         "" => {
             fields.problem("proxyProtocol", format_args!("needed; use {PROTOCOLS}"));
@@ -200,7 +200,7 @@ fn url(kind: ProxyKind, text: &str) -> Result<ProxyUrl, String> {
                 "use socks5:// (names looked up by the proxy) or socks5-local:// (by us) with SOCKS5".to_owned()
             );
         }
-        ProxyKind::HttpConnect | ProxyKind::Grpc if socks => {
+        ProxyKind::HttpConnect(_) | ProxyKind::Grpc if socks => {
             return Err(format!("use http:// or https:// with {}", kind.as_str()));
         }
         _ => {}

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::READ;
 use super::strict::Tree;
 use crate::egress::{
-    DIAL_TIMEOUT, NoProxy, ProxyAddress, ProxyKind, ProxySettings, ProxyTlsFiles, ProxyUrl, SelectionSettings,
+    DIAL_TIMEOUT, Dialect, NoProxy, ProxyAddress, ProxyKind, ProxySettings, ProxyTlsFiles, ProxyUrl, SelectionSettings,
     WaySettings, without_credentials,
 };
 use crate::kubeapi::Quoted;
@@ -418,7 +418,7 @@ impl Service {
     /// What a valid entry describes.
     fn settings(self) -> Result<SelectionSettings, String> {
         let kind = match self.protocol.as_str() {
-            "HTTPConnect" => Some(ProxyKind::HttpConnect),
+            "HTTPConnect" => Some(ProxyKind::HttpConnect(Dialect::Konnectivity)),
             "GRPC" => Some(ProxyKind::Grpc),
             _ => None,
         };

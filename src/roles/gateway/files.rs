@@ -75,6 +75,9 @@ impl Files {
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
         let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
         let egress = keep(&mut problems, ways(config));
+        if let (Some(Some(authentication)), Some((_, ways))) = (&authentication, &egress) {
+            problems.0.extend(authentication.lookups(ways).0);
+        }
         let (
             Some(serving),
             Some(identity),
@@ -107,7 +110,7 @@ impl Files {
         else {
             return Err(problems);
         };
-        Ok(Files {
+        problems.or(Files {
             serving,
             identity,
             registry,
