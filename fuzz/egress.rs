@@ -133,7 +133,7 @@ const REPLIES: &[&[u8]] = &[
 fn answers_of_socks5() {
     on_bytes(|bytes| {
         let said: Vec<u8> = bytes.iter().flat_map(|at| REPLIES[usize::from(*at) % REPLIES.len()]).copied().collect();
-        let with = said.len() % 2 == 0;
+        let with = said.len().is_multiple_of(2);
         let asked = async {
             let (near, mut far) = tokio::io::duplex(1 << 16);
             let _ = tokio::io::AsyncWriteExt::write_all(&mut far, &said).await;

@@ -13,7 +13,7 @@ pub enum ProxyState {
     /// Nothing was asked of it yet.
     #[default]
     Untried,
-    /// It did what was asked of it last, or said what keeps the destination from being reached.
+    /// It connected us last, or what kept it from that may be true of that destination alone.
     Serves,
     /// It does not.
     Fails {
@@ -61,12 +61,14 @@ impl Health {
         self.preferred.swap(number, Relaxed) != number
     }
 
-    /// Proxy `number` did its part, or did not for this reason.
+    /// Proxy `number` did its part, or did not for this reason. What may be true of one destination alone counts only
+    /// until the proxy did its part: the dead one of many would be news every time.
     pub(super) fn hear(&self, number: usize, fault: Option<(ProxyFault, &str)>) -> News {
         let Some(state) = self.each.get(number) else { return News::Nothing };
         let mut state = state.lock();
         match (fault, &mut *state) {
             (None, ProxyState::Serves) => News::Nothing,
+            (Some((fault, _)), ProxyState::Serves) if !fault.is_for_all() => News::Nothing,
             (None, before) => {
                 let failed = matches!(before, ProxyState::Fails { .. });
                 *before = ProxyState::Serves;
@@ -108,6 +110,8 @@ mod tests {
         assert_eq!(health.hear(1, Some((ProxyFault::Nonsense, "odd"))), News::Nothing);
         assert!(matches!(health.state(1), ProxyState::Fails { fault: ProxyFault::Nonsense, .. }));
         assert_eq!((health.hear(1, None), health.hear(1, None)), (News::Recovers, News::Nothing));
+        assert_eq!(health.hear(1, Some((ProxyFault::HostUnreachable, "one of many"))), News::Nothing);
+        assert_eq!(health.state(1), ProxyState::Serves);
         assert_eq!(
             (health.hear(0, None), health.state(0), health.state(2)),
             (News::Nothing, ProxyState::Serves, ProxyState::Untried)

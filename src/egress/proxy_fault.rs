@@ -75,6 +75,12 @@ impl ProxyFault {
         )
     }
 
+    /// Whether it says something of the proxy, whatever it was asked for; what else it says may be true of one destination
+    /// and of no other.
+    pub(super) fn is_for_all(self) -> bool {
+        matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted | ProxyFault::Credentials | ProxyFault::NoAgent)
+    }
+
     /// Whether it was asked to connect, and did not; else it did not come to that.
     pub(super) fn was_asked(self) -> bool {
         !matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted)

@@ -73,6 +73,10 @@ async fn requests_watches_and_probes_go_through_a_socks5_proxy() {
     let started =
         sample(&scene.gateway, "apiserver_egress_dialer_dial_start_total{protocol=\"socks5\",transport=\"tcp\"}");
     assert!(started.await.unwrap() >= 2.0);
+    // Nobody dials for what goes over a connection that stands.
+    let dials = proxy.asked().len();
+    let answers = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
+    assert!(answers.iter().all(|answer| answer.status == 200) && proxy.asked().len() == dials);
     let status = admin(&scene.gateway, get("/status.json", &[])).await;
     let (now, text) = (status.json(), status.text());
     assert_eq!(now["apiservices"][0]["way"], "cluster (socks5)");
