@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::cluster::Cluster;
+use super::konnectivity::Tokens;
 use super::{Extension, Front, Gateway, Konnectivity, Network, Process, free_port};
 
 /// The Konnectivity server out here, the agent and the extension server in a network of their own, and narthex before
@@ -25,8 +26,19 @@ pub(crate) enum Outside {
 
 impl Behind {
     pub(crate) fn start(cluster: &Cluster, directory: &Path, name: &str, front: Front) -> Behind {
+        Behind::start_with(cluster, directory, name, front, None)
+    }
+
+    /// As [`Behind::start`], with agents that are known by their tokens.
+    pub(crate) fn start_with(
+        cluster: &Cluster,
+        directory: &Path,
+        name: &str,
+        front: Front,
+        tokens: Option<Tokens>,
+    ) -> Behind {
         let network = Network::make();
-        let mut konnectivity = Konnectivity::start(directory, front);
+        let mut konnectivity = Konnectivity::start_with(directory, front, tokens);
         konnectivity.start_agent("agent-a", network.as_ref());
         let port = free_port();
         let extension = match &network {
@@ -57,7 +69,7 @@ impl Behind {
 }
 
 /// What kube-apiserver would be given for this front; for the one it does not know, what only narthex is given.
-fn configuration(konnectivity: &Konnectivity, directory: &Path) -> PathBuf {
+pub(crate) fn configuration(konnectivity: &Konnectivity, directory: &Path) -> PathBuf {
     let socket = konnectivity.socket.display();
     let tls = format!(
         "tcp: {{url: 'https://127.0.0.1:{}', tlsConfig: {{caBundle: {}, clientCert: {}, clientKey: {}}}}}",

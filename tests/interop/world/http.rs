@@ -103,7 +103,11 @@ impl Door {
     }
 
     /// A TLS connection that speaks `protocol` (ALPN) and shows `who`.
-    async fn connect(&self, who: Option<&Identity>, protocol: &[u8]) -> Result<TlsStream<TcpStream>, String> {
+    pub(crate) async fn connect(
+        &self,
+        who: Option<&Identity>,
+        protocol: &[u8],
+    ) -> Result<TlsStream<TcpStream>, String> {
         let address = SocketAddr::from(([127, 0, 0, 1], self.port));
         let stream = TcpStream::connect(address).await.map_err(words)?;
         stream.set_nodelay(true).map_err(words)?;

@@ -6,10 +6,11 @@ use narthex::egress::konnectivity::Client;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::certificates::{Authority, Identity};
+use super::cluster::Cluster;
 use super::http::{plain_get, tls};
 use super::network::{self, Network};
 use super::process::Process;
-use super::{eventually, free_port, peer};
+use super::{eventually, free_port, kubeconfig, peer};
 
 const READY: &str = "konnectivity_network_proxy_server_ready_backends";
 
@@ -35,6 +36,46 @@ impl Front {
     }
 }
 
+/// Where the Kubernetes task puts the agent's service account, and whom its tokens are for.
+pub(crate) const AGENT_NAMESPACE: &str = "kube-system";
+pub(crate) const AGENT: &str = "konnectivity-agent";
+pub(crate) const AUDIENCE: &str = "system:konnectivity-server";
+
+/// Agents are known by their service account: who asks kube-apiserver about it, and the token they show.
+pub(crate) struct Tokens {
+    pub(crate) kubeconfig: PathBuf,
+    pub(crate) token: PathBuf,
+}
+
+impl Tokens {
+    /// As the Kubernetes task "Set up Konnectivity service" makes them.
+    pub(crate) fn make(cluster: &Cluster, directory: &Path) -> Tokens {
+        let (door, admin) = (&cluster.door, cluster.admin());
+        let binding = serde_json::json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": AUDIENCE},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": AUDIENCE}],
+        });
+        door.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+        let accounts = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/serviceaccounts");
+        let account = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": AGENT}});
+        door.create(admin, &accounts, &account);
+        let request = serde_json::json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"audiences": [AUDIENCE], "expirationSeconds": 3600},
+        });
+        let (path, headers) = (format!("{accounts}/{AGENT}/token"), [("content-type", "application/json")]);
+        let answer = door.send(Some(admin), "POST", &path, &headers, request.to_string().as_bytes()).unwrap();
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        let token = directory.join("agent.token");
+        std::fs::write(&token, answer.json()["status"]["token"].as_str().unwrap()).unwrap();
+        let identity = cluster.authorities.client.client("konnectivity-asks", AUDIENCE, &[], None);
+        let kubeconfig = kubeconfig::write(directory, "konnectivity", &door.url(), &door.authority, Some(&identity));
+        Tokens { kubeconfig, token }
+    }
+}
+
 /// A running server and its agents.
 pub(crate) struct Konnectivity {
     pub(crate) server: Process,
@@ -47,6 +88,7 @@ pub(crate) struct Konnectivity {
     pub(crate) client: Identity,
     pub(crate) front_authority: PathBuf,
     cluster_authority: Authority,
+    tokens: Option<Tokens>,
     arguments: Vec<String>,
     agent_port: u16,
     health: u16,
@@ -60,8 +102,13 @@ pub(crate) struct Agent {
 }
 
 impl Konnectivity {
-    /// A server without agents.
+    /// A server without agents, which knows agents by their certificates.
     pub(crate) fn start(directory: &Path, front: Front) -> Konnectivity {
+        Konnectivity::start_with(directory, front, None)
+    }
+
+    /// A server that knows agents by what is given here, or else by their certificates.
+    pub(crate) fn start_with(directory: &Path, front: Front, tokens: Option<Tokens>) -> Konnectivity {
         let certificates = directory.join("konnectivity-certificates");
         std::fs::create_dir_all(&certificates).unwrap();
         let front_authority = Authority::new("front", &certificates);
@@ -78,7 +125,6 @@ impl Konnectivity {
             format!("--mode={}", front.mode()),
             format!("--cluster-cert={}", cluster_server.certificate.display()),
             format!("--cluster-key={}", cluster_server.key.display()),
-            format!("--cluster-ca-cert={}", cluster_authority.file.display()),
             format!("--agent-port={agent_port}"),
             "--agent-bind-address=0.0.0.0".to_owned(),
             format!("--health-port={health}"),
@@ -89,6 +135,15 @@ impl Konnectivity {
             "--server-count=1".to_owned(),
             "--v=0".to_owned(),
         ];
+        match &tokens {
+            None => arguments.push(format!("--cluster-ca-cert={}", cluster_authority.file.display())),
+            Some(tokens) => arguments.extend([
+                format!("--agent-namespace={AGENT_NAMESPACE}"),
+                format!("--agent-service-account={AGENT}"),
+                format!("--authentication-audience={AUDIENCE}"),
+                format!("--kubeconfig={}", tokens.kubeconfig.display()),
+            ]),
+        }
         if front.is_unix() {
             arguments.extend([format!("--uds-name={}", socket.display()), "--server-port=0".to_owned()]);
         } else {
@@ -109,6 +164,7 @@ impl Konnectivity {
             client,
             front_authority: front_authority.file,
             cluster_authority,
+            tokens,
             arguments,
             agent_port,
             health,
@@ -132,13 +188,10 @@ impl Konnectivity {
 
     /// Starts an agent, in a network of its own if one is named, and waits until it is connected.
     pub(crate) fn start_agent(&mut self, name: &str, network: Option<&Network>) -> &mut Agent {
-        let identity = self.cluster_authority.client(name, name, &[], None);
         let health = free_port();
         let host = network.map_or("127.0.0.1", |network| &network.host);
-        let arguments = vec![
+        let mut arguments = vec![
             format!("--ca-cert={}", self.cluster_authority.file.display()),
-            format!("--agent-cert={}", identity.certificate.display()),
-            format!("--agent-key={}", identity.key.display()),
             format!("--proxy-server-host={host}"),
             format!("--proxy-server-port={}", self.agent_port),
             "--health-server-host=127.0.0.1".to_owned(),
@@ -148,6 +201,16 @@ impl Konnectivity {
             format!("--agent-id={name}"),
             "--v=0".to_owned(),
         ];
+        match &self.tokens {
+            Some(tokens) => arguments.push(format!("--service-account-token-path={}", tokens.token.display())),
+            None => {
+                let identity = self.cluster_authority.client(name, name, &[], None);
+                arguments.extend([
+                    format!("--agent-cert={}", identity.certificate.display()),
+                    format!("--agent-key={}", identity.key.display()),
+                ]);
+            }
+        }
         let before = self.count(READY);
         let program = peer("konnectivity-agent");
         let process = match network {

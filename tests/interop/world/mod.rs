@@ -17,7 +17,7 @@ mod process;
 mod session;
 
 pub(crate) use addresses::free_port;
-pub(crate) use behind::Behind;
+pub(crate) use behind::{Behind, configuration};
 pub(crate) use certificates::Identity;
 pub(crate) use cluster::{Cluster, audit_policy};
 pub(crate) use converter::converter;
@@ -25,7 +25,7 @@ pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use extension::Extension;
 pub(crate) use gateway::{Gateway, register};
 pub(crate) use http::{Answer, Door, NOT_LET_IN, runtime};
-pub(crate) use konnectivity::{Front, Konnectivity};
+pub(crate) use konnectivity::{Front, Konnectivity, Tokens};
 pub(crate) use kubectl::{Kubectl, Stream, run as kubectl_run};
 pub(crate) use network::Network;
 pub(crate) use process::{Process, eventually};

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 
 use super::super::{compare, crowd, everywhere, reading};
-use crate::world::{Behind, Front, Kubectl, Session, Target, World, eventually};
+use crate::world::{Behind, Front, Kubectl, Session, Target, Tokens, World, eventually};
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 
@@ -42,6 +42,15 @@ fn says_the_same(world: &World, kubectl: &Kubectl, behind: &Behind, tell: super:
     let mut through = Session::open_at(world, kubectl, &behind.gateway.door, jane);
     tell(&mut through);
     compare(&direct.into_transcript(), &through.into_transcript());
+}
+
+/// The Konnectivity server asks a real kube-apiserver who its agents are.
+pub(super) fn agent_with_token(world: &World) {
+    let directory = world.scratch("tunnelled-token");
+    let tokens = Tokens::make(&world.cluster, &directory);
+    let behind = Behind::start_with(&world.cluster, &directory, "tunnelled-token", Front::GrpcUnix, Some(tokens));
+    let answer = behind.gateway.door.get(Some(world.cluster.jane()), FLUNDERS).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
 pub(super) fn five_hundred_watches(world: &World) {

@@ -4,6 +4,7 @@ mod client;
 mod far;
 mod faults;
 mod gateway;
+mod upgrade;
 
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(super) const CLIENT: &[(&str, Trial)] = &[
 
 /// narthex as a whole.
 pub(super) const THROUGH: &[(&str, Trial)] = &[
+    ("konnectivity: an upgraded connection through an agent", upgrade::echoes),
+    ("konnectivity: an agent with a service account's token, as in the Kubernetes task", gateway::agent_with_token),
     ("konnectivity: 500 watches through an agent", gateway::five_hundred_watches),
     ("konnectivity: agents and the server go and come, and narthex serves again", gateway::comes_and_goes),
 ];
