@@ -4,11 +4,16 @@
 use std::path::{Path, PathBuf};
 
 use super::{Trial, TrialWith};
-use crate::world::{Gateway, Kubectl, Process, Stream, World, curl, eventually, free_port, kubectl_run};
+use serde_json::json;
+
+use crate::world::{
+    Front, Gateway, Konnectivity, Kubectl, Process, Stream, World, curl, eventually, free_port, kubectl_run,
+};
 
 pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
     ("socks5: a kubeconfig's proxy-url leads to the API server", by_proxy_url),
     ("socks5: who may come and where to", who_and_where_to),
+    ("socks5: through Konnectivity, in each of its four ways", through_konnectivity),
 ];
 
 pub(super) const THROUGH: &[(&str, Trial)] = &[
@@ -124,6 +129,67 @@ fn who_and_where_to(world: &World, program: &Kubectl) {
     let (well, said) = ask("al%20ice:p%40ss%3Aword@", &elsewhere);
     assert!(!well && said.contains("connection not allowed by ruleset"), "{said}");
     door.recorded(&[&format!("destination=\"127.0.0.1:{port}\""), "reply=not_allowed"]);
+}
+
+fn through_konnectivity(world: &World, program: &Kubectl) {
+    let target = format!("localhost:{}", world.cluster.door.port);
+    for front in [Front::GrpcUnix, Front::GrpcTls, Front::ConnectUnix, Front::ConnectTls] {
+        let scratch = world.scratch(&format!("socks5-{front:?}-{}", program.version));
+        let mut konnectivity = Konnectivity::with_agent(&scratch, front);
+        let file = scratch.join("egress.json");
+        std::fs::write(&file, selector(&konnectivity).to_string()).unwrap();
+        let egress = format!("--egress-selector-config-file={}", file.display());
+        let door = Door::open(&scratch, &[&egress, &format!("--allow-destinations={target}")]);
+        let through = kubeconfig(world, &scratch, &format!("socks5://127.0.0.1:{}", door.port));
+        let straight = &world.cluster.admin_kubeconfig;
+        for words in [&["get", "--raw", "/version"][..], &["get", "clusterroles", "-o", "yaml"]] {
+            let (well, said) = kubectl(program, &through, &scratch, words);
+            assert!(well, "{front:?} {words:?}: {said}");
+            assert!(said == kubectl(program, straight, &scratch, words).1, "{front:?} {words:?}");
+        }
+        // While one is open, it is a tunnel of the server's.
+        let mut command = program.command(&through, &scratch);
+        command.args(["get", "namespaces", "-w", "-o", "name"]);
+        let mut watch = Stream::start(command);
+        watch.line_with("namespace/default");
+        assert!(konnectivity.established() >= 1.0, "{front:?}");
+        let namespace = format!("tunnel-{:08x}", fastrand::u32(..));
+        world.cluster.create_namespace(&namespace);
+        watch.line_with(&namespace);
+        // Nothing goes around it.
+        konnectivity.agents.clear();
+        konnectivity.wait_for_agents(0);
+        let (well, said) = kubectl(program, &through, &scratch, &["get", "--raw", "/version"]);
+        assert!(!well, "{front:?}: {said}");
+        door.recorded(&[&format!("destination=\"{target}\""), "reply=general_failure"]);
+    }
+}
+
+/// kube-apiserver's own kind of file, but for what only ours can say.
+fn selector(konnectivity: &Konnectivity) -> serde_json::Value {
+    let tls = json!({
+        "url": format!("https://127.0.0.1:{}", konnectivity.port),
+        "tlsConfig": {
+            "caBundle": konnectivity.front_authority,
+            "clientCert": konnectivity.client.certificate,
+            "clientKey": konnectivity.client.key,
+        },
+    });
+    let (version, kind) = match konnectivity.front {
+        Front::GrpcTls => ("narthex.dev/v1alpha1", "EgressConfiguration"),
+        _ => ("apiserver.k8s.io/v1beta1", "EgressSelectorConfiguration"),
+    };
+    let (protocol, transport) = match konnectivity.front {
+        Front::GrpcUnix => ("GRPC", json!({"uds": {"udsName": konnectivity.socket}})),
+        Front::ConnectUnix => ("HTTPConnect", json!({"uds": {"udsName": konnectivity.socket}})),
+        Front::GrpcTls => ("GRPC", json!({"tcp": tls})),
+        Front::ConnectTls => ("HTTPConnect", json!({"tcp": tls})),
+    };
+    json!({
+        "apiVersion": version,
+        "kind": kind,
+        "egressSelections": [{"name": "cluster", "connection": {"proxyProtocol": protocol, "transport": transport}}],
+    })
 }
 
 fn by_environment(world: &World) {
