@@ -51,9 +51,12 @@ impl Dialler {
         &self.0.ways
     }
 
-    /// The way of a selection that has a standard name; direct if there is none of another.
-    pub fn way(&self, standard: &str) -> Way {
-        self.0.ways.load().of(standard).cloned().unwrap_or_default()
+    /// The way of a selection that has a standard name, to what is spoken to without TLS if `plain`; direct if there is
+    /// none of another.
+    pub fn way(&self, standard: &str, plain: bool) -> Way {
+        let ways = self.0.ways.load();
+        let way = if plain { ways.of_plain(standard) } else { ways.of(standard) };
+        way.cloned().unwrap_or_default()
     }
 
     /// Opens a bare connection to `destination`, without the destination's TLS. Going by ourselves may take `patience`;

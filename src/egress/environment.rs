@@ -1,7 +1,6 @@
 //! The proxy that the environment names for a whole machine, by the rules of Go's `golang.org/x/net/http/httpproxy`.
 
-use super::no_proxy::is_this_machine;
-use super::{Destination, NoProxy, ProxyUrl, without_credentials};
+use super::{NoProxy, ProxyUrl, without_credentials};
 use crate::process::{Problem, Problems};
 
 /// `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, as they were when the process began.
@@ -44,16 +43,10 @@ impl ProxyEnvironment {
         problems.or((ProxyEnvironment { https, http, no_proxy }, odd))
     }
 
-    /// The proxy for a destination that is spoken to over TLS (`secure`) or without; none for a direct connection, as
-    /// always to this machine itself.
-    pub fn proxy_for(&self, destination: &Destination, secure: bool) -> Option<&ProxyUrl> {
-        let proxy = if secure { &self.https } else { &self.http }.as_ref()?;
-        (!is_this_machine(destination) && !self.no_proxy.matches(destination)).then_some(proxy)
-    }
-
-    /// The proxy for what is spoken to over TLS, and what goes past it besides this machine itself.
-    pub(super) fn over_tls(&self) -> (Option<&ProxyUrl>, &NoProxy) {
-        (self.https.as_ref(), &self.no_proxy)
+    /// The proxy for what is spoken to over TLS (`secure`) or without, and what goes past it besides this machine itself.
+    pub(super) fn proxy(&self, secure: bool) -> (Option<&ProxyUrl>, &NoProxy) {
+        let proxy = if secure { &self.https } else { &self.http };
+        (proxy.as_ref(), &self.no_proxy)
     }
 
     /// Whether no variable names a proxy.
@@ -71,7 +64,7 @@ fn proxy_url(text: &str) -> Result<ProxyUrl, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::egress::Host;
+    use crate::egress::{Destination, Host, Way};
 
     fn read(variables: &[(&str, &str)]) -> Result<(ProxyEnvironment, Vec<Problem>), Problems> {
         ProxyEnvironment::read(&|name| {
@@ -82,18 +75,20 @@ mod tests {
     fn proxy(variables: &[(&str, &str)], host: &str, secure: bool) -> Option<String> {
         let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
         let (environment, _) = read(variables).unwrap();
-        environment.proxy_for(&Destination { host, port: 6443 }, secure).map(ToString::to_string)
+        let way = Way::of_environment(&environment, secure).unwrap();
+        let selection = way.selection_for(&Destination { host, port: 6443 })?;
+        Some(format!("{} {}", selection.kind.as_str(), selection.proxies[0].address))
     }
 
     #[test]
     fn capitals_come_first_and_a_scheme_may_be_missing() {
         let both = [("HTTPS_PROXY", "upper:3128"), ("https_proxy", "lower:1"), ("http_proxy", "socks5h://plain")];
-        assert_eq!(proxy(&both, "a.example", true).as_deref(), Some("http://upper:3128"));
-        assert_eq!(proxy(&both[1..], "a.example", true).as_deref(), Some("http://lower:1"));
-        assert_eq!(proxy(&both, "a.example", false).as_deref(), Some("socks5://plain:1080"));
+        assert_eq!(proxy(&both, "a.example", true).as_deref(), Some("http_connect upper:3128"));
+        assert_eq!(proxy(&both[1..], "a.example", true).as_deref(), Some("http_connect lower:1"));
+        assert_eq!(proxy(&both, "a.example", false).as_deref(), Some("socks5 plain:1080"));
         assert_eq!(
             proxy(&[("HTTPS_PROXY", ""), ("https_proxy", "lower:1")], "a", true).as_deref(),
-            Some("http://lower:1")
+            Some("http_connect lower:1")
         );
         assert_eq!(proxy(&[("ALL_PROXY", "all:1")], "a", true), None);
         assert_eq!(proxy(&[("HTTP_PROXY", "a:1"), ("REQUEST_METHOD", "GET")], "a", false), None);

@@ -93,6 +93,7 @@ impl Ways {
 }
 
 fn ways(settings: &[SelectionSettings], environment: Option<&ProxyEnvironment>) -> Result<Ways, Problems> {
-    let otherwise = environment.map(Way::of_environment).transpose()?;
-    Ok(Ways::new(make(settings)?, otherwise.unwrap_or_default()))
+    let otherwise =
+        |secure| environment.map(|it| Way::of_environment(it, secure)).transpose().map(Option::unwrap_or_default);
+    Ok(Ways::new(make(settings)?, otherwise(true)?).with_plain(otherwise(false)?))
 }

@@ -41,9 +41,9 @@ impl Way {
         Ok(Way::Through(Arc::new(by_url(name, url, settings)?)))
     }
 
-    /// As the environment says for what is spoken to over TLS.
-    pub(super) fn of_environment(environment: &ProxyEnvironment) -> Result<Way, Problem> {
-        let (Some(url), no_proxy) = environment.over_tls() else { return Ok(Way::Direct) };
+    /// As the environment says for what is spoken to over TLS (`secure`), or without.
+    pub(super) fn of_environment(environment: &ProxyEnvironment, secure: bool) -> Result<Way, Problem> {
+        let (Some(url), no_proxy) = environment.proxy(secure) else { return Ok(Way::Direct) };
         let settings =
             ClientSettings { authorities: None, insecure_skip_verify: false, identity: None, alpn: Vec::new() };
         let mut selection = by_url("environment", url, settings)?;

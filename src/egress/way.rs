@@ -112,6 +112,8 @@ pub struct Ways {
     by_name: BTreeMap<String, Way>,
     /// Of what no selection is for.
     otherwise: Way,
+    /// The same for what is spoken to without TLS.
+    otherwise_plain: Way,
 }
 
 impl Way {
@@ -127,13 +129,24 @@ impl Way {
 impl Ways {
     /// These, and `otherwise` for standard selections that are not among them.
     pub fn new(by_name: impl IntoIterator<Item = (String, Way)>, otherwise: Way) -> Ways {
-        Ways { by_name: by_name.into_iter().collect(), otherwise }
+        Ways { by_name: by_name.into_iter().collect(), otherwise, otherwise_plain: Way::Direct }
+    }
+
+    /// These, and `otherwise` for standard selections that are not among them where no TLS is spoken.
+    #[must_use]
+    pub fn with_plain(self, otherwise: Way) -> Ways {
+        Ways { otherwise_plain: otherwise, ..self }
     }
 
     /// The way of a selection. None for one that is not there, unless its name is a standard one: whoever asked for
     /// it must not go another way.
     pub fn of(&self, name: &str) -> Option<&Way> {
         self.configured(name).or_else(|| STANDARD.contains(&name).then_some(&self.otherwise))
+    }
+
+    /// The same for what is spoken to without TLS.
+    pub fn of_plain(&self, name: &str) -> Option<&Way> {
+        self.configured(name).or_else(|| STANDARD.contains(&name).then_some(&self.otherwise_plain))
     }
 
     /// The way of a selection that is there.
@@ -146,10 +159,11 @@ impl Ways {
         &self.otherwise
     }
 
-    /// All of them by their names, and `otherwise` where that is the way of what no selection is for.
+    /// All of them by their names, and `otherwise`, with TLS and without, where what no selection is for does not go directly.
     pub fn all(&self) -> impl Iterator<Item = (&str, &Way)> {
-        let otherwise = (self.otherwise != Way::Direct).then_some(("otherwise", &self.otherwise));
-        self.by_name.iter().map(|(name, way)| (name.as_str(), way)).chain(otherwise)
+        let rest = [("otherwise", &self.otherwise), ("otherwise without TLS", &self.otherwise_plain)];
+        let rest = rest.into_iter().filter(|(_, way)| **way != Way::Direct);
+        self.by_name.iter().map(|(name, way)| (name.as_str(), way)).chain(rest)
     }
 
     /// These, where those that are as they were `before` are the same: whatever hangs on them stays.
@@ -163,6 +177,7 @@ impl Ways {
             keep(way, before.by_name.get(name));
         }
         keep(&mut self.otherwise, Some(&before.otherwise));
+        keep(&mut self.otherwise_plain, Some(&before.otherwise_plain));
         self
     }
 }

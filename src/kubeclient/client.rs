@@ -229,7 +229,7 @@ fn answer(head: &http::response::Parts, body: Bytes) -> Answer {
 impl Current {
     /// The way is that which the kubeconfig names, else that of calls to control planes.
     fn new(pool: &Pool, dialler: &Dialler, kubeconfig: Rc<Kubeconfig>) -> Current {
-        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.way(CONTROL_PLANE));
+        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.way(CONTROL_PLANE, kubeconfig.plain));
         let endpoint = pool.endpoint(&Upstream {
             destination: kubeconfig.destination.clone(),
             tls: kubeconfig.tls.clone(),

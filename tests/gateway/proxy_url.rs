@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::backend::{Backend, Settings, json as answer};
-use crate::client::get;
+use crate::client::{Client, get};
 use crate::proxies::{Asked, Deed, Proxy};
 use crate::reviewer::Reviewer;
-use crate::scene::{Scene, THINGS};
-use crate::world::{World, eventually, narthex};
+use crate::scene::{Scene, THINGS, register};
+use crate::world::{Gateway, World, eventually, narthex};
 
 /// Where no packet gets (RFC 5737).
 const AWAY: &str = "192.0.2.20:6443";
@@ -49,7 +49,7 @@ async fn reviews_and_the_delegate_are_reached_by_it() {
     let token = [("authorization", "Bearer good")];
     let client = scene.http1().await;
     assert_eq!(client.ask(get(THINGS, &[])).await.status, 200);
-    let anybody = crate::client::Client::http1(&scene.world, &scene.gateway, None).await;
+    let anybody = Client::http1(&scene.world, &scene.gateway, None).await;
     assert_eq!(anybody.ask(get(THINGS, &token)).await.status, 200);
     assert_eq!(first.targets(), [AWAY]);
     assert!(first.asked().iter().all(|asked| asked.credentials == "al ice:p@ss"), "{:?}", first.asked());
@@ -66,6 +66,45 @@ async fn reviews_and_the_delegate_are_reached_by_it() {
     })
     .await;
     assert!(!scene.gateway.log().join("\n").contains("secret"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_environments_proxy_is_gone_through_if_asked() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "from afar") }).await;
+    let near = Backend::start(&world, Settings::http2(), |_| async { answer(200, "from here") }).await;
+    let to = backend.address;
+    let proxy = Proxy::connect(move |_: &Asked| Deed::Connect(to)).await;
+    register(&world, &[AWAY.parse().unwrap()], &[]);
+    let url = format!("jane:p%40ss@{}", proxy.address);
+    let environment = [("https_proxy", url.as_str()), ("NO_PROXY", ".example,192.0.2.99")];
+    let jane = world.user("jane", &[]);
+    let arguments = world.arguments(&["--proxy-from-environment"]);
+    let gateway = Gateway::start_in("gateway", &arguments, &environment);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    assert_eq!(client.get(THINGS).await.text(), "from afar");
+    assert_eq!(proxy.targets(), [AWAY]);
+    assert!(proxy.asked().iter().all(|asked| asked.credentials == "jane:p@ss"));
+    // This machine itself is never asked of it.
+    register(&world, &[near.address], &[]);
+    eventually("the backend on this machine to answer", async || {
+        (client.get(THINGS).await.text() == "from here").then_some(())
+    })
+    .await;
+    assert_eq!(proxy.targets(), [AWAY]);
+    drop(gateway);
+
+    // A selection of that name comes first.
+    let direct = "egressSelections: [{name: cluster, connection: {proxyProtocol: Direct}}]";
+    let text = format!("apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\n{direct}\n");
+    std::fs::write(world.path("egress.yaml"), text).unwrap();
+    register(&world, &[AWAY.parse().unwrap()], &[("connect-timeout", "100ms")]);
+    let file = format!("--egress-selector-config-file={}", world.path("egress.yaml").display());
+    let gateway = Gateway::start_in("gateway", &world.arguments(&["--proxy-from-environment", &file]), &environment);
+    let before = proxy.asked().len();
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    assert_eq!(client.get(THINGS).await.status, 503);
+    assert_eq!(proxy.asked().len(), before);
 }
 
 #[tokio::test]

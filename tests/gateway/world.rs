@@ -192,10 +192,16 @@ impl Gateway {
 
     /// Another command that serves, and says in the same words where.
     pub(crate) fn start_as(command: &str, arguments: &[String]) -> Gateway {
+        Gateway::start_in(command, arguments, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    pub(crate) fn start_in(command: &str, arguments: &[String], environment: &[(&str, &str)]) -> Gateway {
         let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
             .arg(command)
             .args(arguments)
             .env_clear()
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
