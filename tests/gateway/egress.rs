@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::{Value, json as value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::audit::Sink;
 use crate::backend::{Backend, Settings, json, watched};
@@ -13,9 +14,10 @@ use crate::client::{Client, admin, get, sample};
 use crate::cluster::Cluster;
 use crate::issuer::{Issuer, SigningKey};
 use crate::proxies::{Asked, Deed, Kind, Proxy, reply};
+use crate::raw;
 use crate::reviewer::Reviewer;
 use crate::scene::{Scene, THINGS, annotated, register, watch};
-use crate::world::{World, eventually, narthex};
+use crate::world::{PATIENCE, World, eventually, narthex};
 
 /// Where no packet gets (RFC 5737): what is registered here is reached by proxies only.
 const AWAY: &str = "192.0.2.10:8443";
@@ -466,4 +468,79 @@ fn an_issuer_whose_selection_is_not_there_is_a_mistake_at_the_start() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     let expected = "jwt[0].issuer.egressSelectorType: egress lookup for \"cluster\" is not configured";
     assert!(said.contains(expected), "{said}");
+}
+
+/// The two ways by others that carry bytes as they are, each with its proxy to `address` and its selection.
+async fn carriers(address: SocketAddr) -> [(Proxy, String); 2] {
+    let (socks, http) = (Proxy::socks5(to(address)).await, Proxy::connect(to(address)).await);
+    let texts = [
+        selection("cluster", "SOCKS5", &format!("socks5://{}", socks.address), ""),
+        selection("cluster", "HTTPConnect", &format!("http://{}", http.address), ""),
+    ];
+    let [by_socks, by_http] = texts;
+    [(socks, by_socks), (http, by_http)]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_and_closed_at_once_arrives_to_its_last_byte() {
+    const SENT: usize = 2 << 20;
+    const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n";
+    const ASK: &str = "GET /apis/things.example.com/v1/namespaces/default/things/one/exec HTTP/1.1\r\nhost: a\r\n\
+                       connection: Upgrade\r\nupgrade: websocket\r\n\r\n";
+    let mut world = World::new();
+    let (arrived, mut lengths) = tokio::sync::mpsc::unbounded_channel();
+    let backend = raw::http1(&world, Settings::http1(), move |mut talk| {
+        let arrived = arrived.clone();
+        async move {
+            talk.say(SWITCH).await;
+            let mut length = talk.rest.len();
+            talk.rest.clear();
+            while talk.more().await.is_some() {
+                length += std::mem::take(&mut talk.rest).len();
+            }
+            let _ = arrived.send(length);
+        }
+    })
+    .await;
+    for (_proxy, text) in carriers(backend.address).await {
+        let scene = scene(world, AWAY, &[], &text);
+        for _ in 0..10 {
+            let mut client = scene.connect("http/1.1").await;
+            client.write_all(ASK.as_bytes()).await.unwrap();
+            let mut head = [0; SWITCH.len()];
+            tokio::time::timeout(PATIENCE, client.read_exact(&mut head)).await.unwrap().unwrap();
+            client.write_all(&vec![b'x'; SENT]).await.unwrap();
+            client.shutdown().await.unwrap();
+            drop(client);
+            let length = tokio::time::timeout(PATIENCE, lengths.recv()).await.unwrap().unwrap();
+            assert_eq!(length, SENT);
+        }
+        world = scene.world;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_dials_in_a_row_leave_nothing_behind() {
+    let mut world = World::new();
+    let settings = Settings { all: false, ..Settings::http1() };
+    let backend = Backend::start(&world, settings, async |_| {
+        let mut answer = json(200, "{}");
+        answer.headers_mut().insert("connection", "close".parse().unwrap());
+        answer
+    })
+    .await;
+    for (proxy, text) in carriers(backend.address).await {
+        let scene = scene(world, AWAY, &[], &text);
+        let client = scene.http2().await;
+        eventually("the APIService", async || (client.get(THINGS).await.status == 200).then_some(())).await;
+        let (before, dials) = (scene.gateway.descriptors(), proxy.asked().len());
+        for _ in 0..10 {
+            let answers = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
+            assert!(answers.iter().all(|answer| answer.status == 200));
+        }
+        assert!(proxy.asked().len() >= dials + 1000, "each request had its own: {}", proxy.asked().len());
+        // What the peers closed is closed here as soon as it is seen.
+        eventually("the descriptors to go", async || (scene.gateway.descriptors() <= before + 4).then_some(())).await;
+        world = scene.world;
+    }
 }

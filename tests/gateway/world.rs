@@ -267,6 +267,11 @@ impl Gateway {
         Duration::from_nanos(spent.sum())
     }
 
+    /// Open files and sockets.
+    pub(crate) fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
     /// Resident memory in kB.
     pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
