@@ -18,9 +18,9 @@ use super::leave::{CLOSING, Leaving};
 use super::packet::{Packet, frame_data};
 use super::shared::Shared;
 
-/// Bytes of one packet. With what frames it, it fills four of HTTP/2's frames, and an agent's queue, which counts
-/// packets, holds the more.
-const MOST: usize = (64 << 10) - 32;
+/// Bytes of one packet; more, and an agent's queue, which counts packets, would hold too much of one connection. It is
+/// what most write at a time.
+const MOST: usize = 64 << 10;
 /// Bytes that are read ahead of the reader to learn whether the far end closed.
 const LOOK_AHEAD: usize = 64 << 10;
 /// How long an agent gets to pass on what we sent before it is asked to close: an agent of the reference then drops
