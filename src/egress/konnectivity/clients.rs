@@ -21,7 +21,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 const SECOND_TRY: Duration = Duration::from_secs(1);
 /// Dials that are under way at most for one that is wanted.
 const MOST_TRIES: usize = 4;
-/// A connection without a tunnel is closed after this long.
+/// The connections to a server that nobody asked for as long as this, and that have no tunnel, are closed.
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Connections by what they have in common: the server and everything that bears on trusting it.

@@ -85,19 +85,6 @@ impl TunnelFailure {
         }
     }
 
-    /// Whether it is the way that fails, proxy and agent, not the target behind it: another way may lead there.
-    pub fn is_of_the_way(self) -> bool {
-        !matches!(
-            self,
-            TunnelFailure::Refused
-                | TunnelFailure::DialTimeout
-                | TunnelFailure::NoSuchHost
-                | TunnelFailure::Unreachable
-                | TunnelFailure::DialFailed
-                | TunnelFailure::SlowReader
-        )
-    }
-
     /// Whether the connection to the server, or the server's to its agent, ended under the dial.
     pub(super) fn is_end(self) -> bool {
         matches!(self, TunnelFailure::NotBegun | TunnelFailure::Lost)

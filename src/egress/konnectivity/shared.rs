@@ -121,7 +121,11 @@ impl Shared {
             }
             true
         });
-        self.stuck.store(stuck, Relaxed);
+        if self.stuck.swap(stuck, Relaxed) == 0 && stuck > 0 {
+            tracing::warn!(
+                "a Konnectivity tunnel takes nothing for {STUCK:?}: if its target does not read, its agent may stop for all"
+            );
+        }
         full.sort_unstable_by_key(|(held, _)| *held);
         while all > MOST_HELD
             && let Some((held, line)) = full.pop()
