@@ -3,7 +3,9 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
@@ -20,6 +22,19 @@ pub(super) enum Carrier {
     Tls(Box<TlsStream<Carrier>>),
     /// By a Konnectivity server and its agent, to the backend.
     Tunnel(Box<Tunnel>),
+}
+
+impl Carrier {
+    /// When it is dropped, the other end hears that it broke off, where the kernel can tell it: as an end, what came
+    /// before would pass for all there was.
+    pub(super) fn break_off(&self) {
+        match self {
+            // A peer that is gone already needs to hear nothing.
+            Carrier::Tcp(socket) => drop(SockRef::from(socket).set_linger(Some(Duration::ZERO))),
+            Carrier::Tls(stream) => stream.get_ref().0.break_off(),
+            Carrier::Unix(_) | Carrier::Tunnel(_) => {}
+        }
+    }
 }
 
 /// The same call on whatever it is.

@@ -48,6 +48,11 @@ impl ReadAhead {
         ReadAhead { carrier, ahead: false, left: (!bytes.is_empty()).then_some(left) }
     }
 
+    /// When this is dropped, the other end hears that it broke off, where that can be told; else it hears an end.
+    pub fn break_off(&self) {
+        self.carrier.break_off();
+    }
+
     /// From now on reads ahead; for connections that many requests share.
     pub(super) fn begin(&mut self) {
         self.ahead = true;

@@ -24,4 +24,4 @@ pub use relay::Places;
 pub use send::{Outbound, send};
 pub use signature::{Origin, Signature};
 pub use streams::Streams;
-pub(crate) use tunnel::{Carried, carry};
+pub(crate) use tunnel::{Broken, Carried, carry};

@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
+/// For a side to say the rest when it takes no more itself: this long without a byte.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 const BUFFER: usize = 16 << 10;
 
 /// What went through a tunnel.
@@ -19,15 +21,27 @@ pub(crate) struct Carried {
     pub(crate) from_backend: u64,
 }
 
+/// Why a tunnel did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// One side broke off: what came from it before is not all there was to come.
+    Off(io::Error),
+    /// One side takes no more, and the other has said all it had to say.
+    Full(io::Error),
+}
+
 /// Carries bytes between `client` and `backend`. A side that closes its half is passed on as a closed
 /// half, and the other direction goes on until it ends too or is silent for as long as `linger`; kube-aggregator
 /// cuts both at once and loses the tail.
 ///
 /// `counts` is kept up to date while the tunnel lives, also when this future is dropped.
 ///
+/// A side that takes no more is heard to its end all the same: a server that has answered and closed is still to be
+/// read.
+///
 /// # Errors
-/// The first error of either side; both are closed then.
-pub(crate) async fn carry<C, B>(client: C, backend: B, linger: Duration, counts: &Cell<Carried>) -> io::Result<()>
+/// What went wrong first.
+pub(crate) async fn carry<C, B>(client: C, backend: B, linger: Duration, counts: &Cell<Carried>) -> Result<(), Broken>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
@@ -46,21 +60,29 @@ where
         counts.set(carried);
     });
     let (mut up, mut down) = (std::pin::pin!(up), std::pin::pin!(down));
-    let rest = tokio::select! {
-        result = &mut up => { result?; Rest::Down }
-        result = &mut down => { result?; Rest::Up }
+    let (first, rest) = tokio::select! {
+        result = &mut up => (result, Rest::Down),
+        result = &mut down => (result, Rest::Up),
     };
+    if matches!(first, Err(Broken::Off(_))) {
+        return first;
+    }
+    let linger = if first.is_ok() { linger } else { linger.min(LAST_WORDS) };
+    last.set(last.get().max(Instant::now()));
     loop {
         let silent_at = last.get() + linger;
-        tokio::select! {
-            result = &mut up, if matches!(rest, Rest::Up) => return result,
-            result = &mut down, if matches!(rest, Rest::Down) => return result,
-            () = tokio::time::sleep_until(silent_at) => {
-                if last.get().elapsed() >= linger {
-                    return Ok(());
-                }
-            }
-        }
+        let second = tokio::select! {
+            result = &mut up, if matches!(rest, Rest::Up) => result,
+            result = &mut down, if matches!(rest, Rest::Down) => result,
+            () = tokio::time::sleep_until(silent_at) => match last.get().elapsed() >= linger {
+                true => Ok(()),
+                false => continue,
+            },
+        };
+        return match second {
+            Err(Broken::Off(error)) => Err(Broken::Off(error)),
+            second => first.and(second),
+        };
     }
 }
 
@@ -74,18 +96,18 @@ async fn pump(
     mut to: impl AsyncWrite + Unpin,
     last: &Cell<Instant>,
     mut count: impl FnMut(u64),
-) -> io::Result<()> {
+) -> Result<(), Broken> {
     // On the heap: a tunnel's future holds two of these.
     let mut buffer = vec![0; BUFFER];
     loop {
-        let n = from.read(&mut buffer).await?;
+        let n = from.read(&mut buffer).await.map_err(Broken::Off)?;
         if n == 0 {
             // The peer may be gone already; then there is nobody to tell.
             let _ = to.shutdown().await;
             return Ok(());
         }
-        to.write_all(&buffer[..n]).await?;
-        to.flush().await?;
+        to.write_all(&buffer[..n]).await.map_err(Broken::Full)?;
+        to.flush().await.map_err(Broken::Full)?;
         last.set(Instant::now());
         count(n as u64);
     }
@@ -119,6 +141,65 @@ mod tests {
         carried.unwrap();
         assert_eq!((question.as_str(), answer.as_str()), ("question", "an answer that comes after"));
         assert_eq!(counts.get(), Carried { from_client: 8, from_backend: 26 });
+    }
+
+    /// Says `says`, then its end, or breaks off; takes nothing.
+    struct Deaf {
+        says: &'static [u8],
+        breaks: bool,
+    }
+
+    impl AsyncRead for Deaf {
+        fn poll_read(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            out: &mut tokio::io::ReadBuf<'_>,
+        ) -> std::task::Poll<io::Result<()>> {
+            if self.says.is_empty() && self.breaks {
+                return std::task::Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            out.put_slice(std::mem::take(&mut self.says));
+            std::task::Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Deaf {
+        fn poll_write(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            _: &[u8],
+        ) -> std::task::Poll<io::Result<usize>> {
+            std::task::Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<io::Result<()>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<io::Result<()>> {
+            std::task::Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn who_takes_no_more_is_heard_to_the_end_and_who_breaks_off_is_told_apart() {
+        for breaks in [false, true] {
+            let (mut client, ours) = tokio::io::duplex(64);
+            client.write_all(b"more than it wants").await.unwrap();
+            let counts = Cell::default();
+            let backend = Deaf { says: b"413, that is too much", breaks };
+            let broken = carry(ours, backend, LINGER, &counts).await.unwrap_err();
+            assert!(matches!((broken, breaks), (Broken::Full(_), false) | (Broken::Off(_), true)));
+            let mut heard = String::new();
+            client.read_to_string(&mut heard).await.unwrap();
+            assert_eq!(heard, "413, that is too much");
+        }
     }
 
     #[tokio::test(start_paused = true)]

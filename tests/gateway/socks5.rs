@@ -166,6 +166,46 @@ async fn whoever_speaks_first_is_heard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_breaks_off_is_not_taken_for_an_end() {
+    let door = door(&[]);
+    let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let backend = listener(move |mut socket: TcpStream| {
+        let sender = sender.clone();
+        async move {
+            let mut word = [0; 5];
+            socket.read_exact(&mut word).await.unwrap();
+            if &word == b"break" {
+                socket.write_all(b"half").await.unwrap();
+                // Not before it is taken: a reset overtakes what is not.
+                socket.read_exact(&mut word[..1]).await.unwrap();
+                socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+                return;
+            }
+            let error = socket.read_to_end(&mut Vec::new()).await.err().map(|error| error.kind());
+            sender.send(error).unwrap();
+        }
+    })
+    .await;
+    // The far side does.
+    let mut socket = connect(&door).await;
+    exchange(&mut socket, &[5, 1, 0], &[5, 0]).await;
+    exchange(&mut socket, &request(backend), &GRANTED).await;
+    exchange(&mut socket, b"break", b"half").await;
+    socket.write_all(b".").await.unwrap();
+    let error = socket.read(&mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    // The client does.
+    let mut socket = connect(&door).await;
+    exchange(&mut socket, &[5, 1, 0], &[5, 0]).await;
+    exchange(&mut socket, &request(backend), &GRANTED).await;
+    socket.write_all(b"there").await.unwrap();
+    socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(socket);
+    assert_eq!(heard.recv().await.unwrap(), Some(std::io::ErrorKind::ConnectionReset));
+    nobody_is_connected(&door).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn users_and_passwords() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("users");
@@ -473,6 +513,12 @@ async fn connections_go_through_the_selection() {
     .await;
     assert_eq!(second.targets(), ["db.internal:5432"]);
     assert!(!door.log().join("\n").contains("secret"));
+    let status = admin(&door, get("/status.json", &[])).await.json();
+    let egress = &status["egress"][0];
+    assert_eq!(
+        (&egress["selection"], &egress["protocol"], &egress["state"]),
+        (&"dmz".into(), &"http_connect".into(), &"serves".into())
+    );
     // What was open stays.
     exchange(&mut socket, b"still", b"still").await;
 }

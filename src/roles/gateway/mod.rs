@@ -33,6 +33,7 @@ pub use running::Running;
 pub(super) use settings::Egress;
 pub(super) use start::thread;
 pub use start::{Extra, start};
+pub(super) use status::egress as egress_report;
 
 use crate::config::{GatewayConfig, Mistakes};
 

@@ -127,7 +127,8 @@ fn report(
     }
 }
 
-fn egress(ways: &Ways) -> Vec<EgressReport> {
+/// The ways there are, and how their proxies serve.
+pub(in crate::roles) fn egress(ways: &Ways) -> Vec<EgressReport> {
     let state = |state| match state {
         ProxyState::Untried => "untried".to_owned(),
         ProxyState::Serves => "serves".to_owned(),

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 use super::door::Door;
 use super::wire::{self, Method, Reply, Wrong};
 use crate::egress::{Destination, DialError, DialPhase, ProxyFault};
-use crate::forward::{Carried, carry};
+use crate::forward::{Broken, Carried, carry};
 use crate::listen::Incoming;
 use crate::observe::access::TunnelRecord;
 use crate::observe::metrics::Unanswered;
@@ -67,6 +68,7 @@ pub(super) async fn serve(door: Rc<Door>, incoming: Incoming, drain: Drain) {
 }
 
 async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: Drain) -> Result<(), Away> {
+    let mut over = drain.clone();
     let work = async {
         let asked = timeout(door.handshake_timeout, ask(door, socket, known)).await;
         let late = |_| Away::Unanswered(Unanswered::Timeout, format!("not done within {:?}", door.handshake_timeout));
@@ -94,9 +96,25 @@ async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: 
         both.await.map_err(Away::Broken)?;
         known.carried.set(Carried { from_client: early.len() as u64, from_backend: 0 });
         drop(said);
-        carry(&mut *socket, backend, LINGER, &known.carried).await.map_err(Away::Broken)
+        let away = tokio::select! {
+            carried = carry(&mut *socket, &mut backend, LINGER, &known.carried) => match carried {
+                Ok(()) => return Ok(()),
+                // All that there was went the other way.
+                Err(Broken::Full(error)) => {
+                    close(socket).await;
+                    return Err(Away::Broken(error));
+                }
+                Err(Broken::Off(error)) => Away::Broken(error),
+            },
+            () = over.reached(Phase::Over) => Away::Cut,
+        };
+        // Neither side is to take what came so far for all there was.
+        backend.break_off();
+        let _ = SockRef::from(&*socket).set_linger(Some(Duration::ZERO));
+        Err(away)
     };
     tokio::select! {
+        biased;
         over = work => over,
         () = drain.reached(Phase::Over) => Err(Away::Cut),
     }

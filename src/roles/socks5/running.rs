@@ -18,7 +18,7 @@ use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Drainer, Phase, Problem, Problems, Published};
-use crate::roles::gateway::{Egress, FileMistakes, thread};
+use crate::roles::gateway::{Egress, FileMistakes, egress_report, thread};
 use crate::roles::signals::with_signals;
 
 /// What is cut gets this long for its record.
@@ -75,6 +75,7 @@ impl Running {
             tokio::join!(users, ways);
         };
         thread("files", follow)?;
+        let seen_ways = ways.clone();
         let egress = Egress { resolver: config.resolver, ways, metrics: metrics.clone() };
 
         let mut acceptor = Acceptor::default();
@@ -108,7 +109,15 @@ impl Running {
 
         let admin = match config.admin_address {
             Some(at) => {
-                let seen = Seen { address, drain, metrics, access_log: access_log.clone(), mistakes, log_level };
+                let seen = Seen {
+                    address,
+                    drain,
+                    metrics,
+                    access_log: access_log.clone(),
+                    mistakes,
+                    ways: seen_ways,
+                    log_level,
+                };
                 Some(admin::spawn(&at.to_string(), seen.state())?)
             }
             None => None,
@@ -172,12 +181,13 @@ struct Seen {
     metrics: Arc<Metrics>,
     access_log: Arc<AccessLog>,
     mistakes: FileMistakes,
+    ways: Published<Ways>,
     log_level: LogLevel,
 }
 
 impl Seen {
     fn state(self) -> AdminState {
-        let Seen { address, drain, metrics, access_log, mistakes, log_level } = self;
+        let Seen { address, drain, metrics, access_log, mistakes, ways, log_level } = self;
         let leaving = drain.clone();
         let shutdown = Check::new("shutdown", move || {
             if leaving.phase() == Phase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
@@ -193,6 +203,7 @@ impl Seen {
                 phase: StatusReport::phase_of(phase.phase()).to_owned(),
                 listen: vec![format!("socks5://{address}")],
                 file_problems: mistakes.now(),
+                egress: egress_report(&ways.get()),
                 log_level: level.current(),
                 ..StatusReport::default()
             }),
