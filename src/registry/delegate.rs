@@ -90,8 +90,8 @@ fn of(server: Server, settings: &Settings) -> ApiService {
         prefix: server.prefix.clone(),
         way: server.proxy.clone(),
     };
-    // It has its own bounds (`--max-requests-inflight`), and ours hold for all we take in: a share of them for what
-    // is nearly everything would only halve both.
+    // It has its own bounds (`--max-requests-inflight`), and leaves enough of ours: half of them for what is nearly
+    // everything would only halve both.
     let unbounded = Settings { default_max_inflight: 0, ..settings.clone() };
     let defaults = annotations::read(DELEGATE, &BTreeMap::new(), &unbounded, &mut Problems::default());
     ApiService {

@@ -13,6 +13,9 @@ use crate::observe::metrics::Turned;
 
 /// How many times what is free a user may hold.
 const GENEROSITY: usize = 3;
+/// How many times what is free of the gateway's own limits an APIService may hold: alone eight ninths, two slow ones
+/// eight seventeenths each. More than a user may, so that one greedy user is not the end for all of an APIService.
+const MODESTY: usize = 8;
 /// Cells in a row.
 const CELLS: usize = 256;
 
@@ -24,6 +27,7 @@ pub struct Inflight(Arc<Counts>);
 pub struct Place {
     inflight: Inflight,
     hand: Hand,
+    mutating: bool,
 }
 
 /// Where a user's requests are counted: in one cell of each row. What a user holds is the lesser of the two, so
@@ -38,6 +42,8 @@ pub struct Dealer(RandomState);
 
 struct Counts {
     all: AtomicUsize,
+    /// Those of an APIService that take places of the gateway's limit for mutating requests.
+    mutating: AtomicUsize,
     rows: [[AtomicU32; CELLS]; 2],
 }
 
@@ -78,8 +84,36 @@ impl Inflight {
             cell.fetch_add(1, Relaxed);
         }
         // The guard first: whoever is turned away gives the place back too.
-        let place = Place { inflight: self.clone(), hand };
+        let place = Place { inflight: self.clone(), hand, mutating: false };
         if most == 0 || before < most { Ok(place) } else { Err(Turned::Full) }
+    }
+
+    /// The same for a request that has a place at a gateway's limit already, for `mutating` requests or for the others,
+    /// of which `free` are left: of these, too, no more than a share may be held here. One backend that is slow for
+    /// everybody must not take all that the others share with it.
+    pub(super) fn enter_with(
+        &self,
+        hand: Hand,
+        most: usize,
+        mutating: bool,
+        free: Option<usize>,
+    ) -> Result<Place, Turned> {
+        let changes = self.0.mutating.load(Relaxed);
+        let held = if mutating { changes } else { self.count().saturating_sub(changes) };
+        if free.is_some_and(|free| held >= MODESTY * (free + 1)) {
+            return Err(Turned::Full);
+        }
+        let mut place = self.enter(hand, most)?;
+        if mutating {
+            place.mutating = true;
+            self.0.mutating.fetch_add(1, Relaxed);
+        }
+        Ok(place)
+    }
+
+    /// How many of `most` are free now; 0 is no limit.
+    pub fn free(&self, most: usize) -> Option<usize> {
+        (most > 0).then(|| most.saturating_sub(self.count()))
     }
 
     /// How many are under way now.
@@ -100,7 +134,7 @@ impl Inflight {
 impl Default for Counts {
     fn default() -> Self {
         let row = || std::array::from_fn(|_| AtomicU32::new(0));
-        Counts { all: AtomicUsize::new(0), rows: [row(), row()] }
+        Counts { all: AtomicUsize::new(0), mutating: AtomicUsize::new(0), rows: [row(), row()] }
     }
 }
 
@@ -108,6 +142,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         for cell in self.inflight.cells(self.hand) {
             cell.fetch_sub(1, Relaxed);
+        }
+        if self.mutating {
+            self.inflight.0.mutating.fetch_sub(1, Relaxed);
         }
         self.inflight.0.all.fetch_sub(1, Relaxed);
     }

@@ -233,12 +233,13 @@ impl Route {
     }
 
     /// A place among the requests of this APIService that are under way, for the user with `hand`. Watches and
-    /// other long-running requests need none.
+    /// other long-running requests need none. `free` is how many places are left of the gateway's own limit, for
+    /// `mutating` requests or for the others, where there is one.
     ///
     /// # Errors
     /// Why there is none; [`Route::crowded`] says it to the client.
-    pub fn enter(&self, hand: Hand) -> Result<Place, Turned> {
-        self.inflight.enter(hand, self.api_service.settings.max_inflight)
+    pub fn enter(&self, hand: Hand, mutating: bool, free: Option<usize>) -> Result<Place, Turned> {
+        self.inflight.enter_with(hand, self.api_service.settings.max_inflight, mutating, free)
     }
 
     /// The 429 for a request that found no place.
@@ -246,7 +247,7 @@ impl Route {
         let name = &self.api_service.name;
         let message = format!("too many requests for aggregated API {name} are under way, please try again later");
         let why = match turned {
-            Turned::Full => format!("max-inflight of {name} reached"),
+            Turned::Full => format!("max-inflight of {name} is reached, or its share of what all may take"),
             Turned::Share => format!("the user holds more than a fair share of max-inflight of {name}"),
         };
         Refusal::new(Blame::Gateway, Status::too_many_requests(message, 1)).because(why)
@@ -373,7 +374,7 @@ mod tests {
         let one = Table::build(&registry, rules, &ways, &board, None);
         let two = Table::build(&registry, rules, &ways, &board, Some(&one));
         assert!(Arc::ptr_eq(one.find("a.io", "v1").unwrap(), two.find("a.io", "v1").unwrap()));
-        let place = two.find("a.io", "v1").unwrap().enter(hand()).ok().unwrap();
+        let place = two.find("a.io", "v1").unwrap().enter(hand(), false, None).ok().unwrap();
         // Another registry: other objects of the same names.
         let other = build(&format!("{}{SERVICE}", text("v1.a.io", 2)), Some(&two));
         let (before, after) = (two.find("a.io", "v1").unwrap(), other.find("a.io", "v1").unwrap());
@@ -409,9 +410,9 @@ mod tests {
             text("v1.a.io", 1).replace("metadata: {", "metadata: {annotations: {narthex.dev/max-inflight: '1'}, ");
         let table = build(&format!("{limited}{SERVICE}"), None);
         let route = table.find("a.io", "v1").unwrap();
-        let place = route.enter(hand()).ok();
+        let place = route.enter(hand(), false, None).ok();
         assert!(place.is_some());
-        let turned = route.enter(hand()).err().unwrap();
+        let turned = route.enter(hand(), false, None).err().unwrap();
         assert_eq!((turned, route.crowded(turned).status().code), (Turned::Full, 429));
     }
 }

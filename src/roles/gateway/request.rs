@@ -237,7 +237,7 @@ async fn relay(
     };
     let target = attempt!(route.target(|| hand.unwrap_or_else(|| shared.dealer.hand(&user.name))));
     let route_place = match hand {
-        Some(hand) => Some(attempt!(route.enter(hand).map_err(|turned| {
+        Some(hand) => Some(attempt!(enter(connection, route, info, hand, place.as_ref()).map_err(|turned| {
             shared.metrics.rejections().count(Limit::ApiService, turned);
             route.crowded(turned)
         }))),
@@ -383,6 +383,20 @@ fn admit(connection: &Connection, user: &User, info: &RequestInfo<'_>, hand: Han
             Turned::Share => "the user holds more than a fair share of the requests in flight",
         })
     })
+}
+
+/// A place at the APIService, for a request that may have a `place` here.
+fn enter(
+    connection: &Connection,
+    route: &Route,
+    info: &RequestInfo<'_>,
+    hand: Hand,
+    place: Option<&Place>,
+) -> Result<Place, Turned> {
+    let (shared, reads) = (&connection.worker.shared, info.is_read_only());
+    let bound = if reads { &shared.reading } else { &shared.mutating };
+    let free = place.and_then(|_| bound.running.free(bound.most));
+    route.enter(hand, !reads, free)
 }
 
 /// When a request is too late for its client, if that says so.
