@@ -106,6 +106,10 @@ impl<C> Line<C> {
             Error::InvalidResponseVersion => {
                 (ProxyFault::Nonsense, format!("it answers with version {:02x}", said.first().unwrap_or(&0)))
             }
+            // As OpenSSH does where it cannot connect.
+            Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof && said.is_empty() => {
+                (ProxyFault::Nonsense, "it closed the connection without an answer".to_owned())
+            }
             Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 (ProxyFault::Nonsense, "it closed the connection in the middle of its answer".to_owned())
             }

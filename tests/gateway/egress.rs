@@ -544,3 +544,31 @@ async fn a_thousand_dials_in_a_row_leave_nothing_behind() {
         world = scene.world;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_did_not_change_keeps_its_connections() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::http2(), async |_| json(200, "{}")).await;
+    let proxy = Proxy::socks5(to(backend.address)).await;
+    let ours = selection("cluster", "SOCKS5", &format!("socks5://{}", proxy.address), "");
+    let scene = scene(world, AWAY, &[], &ours);
+    let client = scene.http2().await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    let dials = proxy.asked().len();
+    let other = selection("dmz", "HTTPConnect", "http://192.0.2.99:3128", "");
+    selections(&scene.world, &(ours.clone() + &other));
+    scene.gateway.said(&["egress selections read again", "dmz"]).await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    assert_eq!(proxy.asked().len(), dials);
+    // A mistake changes nothing, and is told.
+    selections(&scene.world, &(ours.clone() + &other.replace("http:", "gopher:")));
+    scene.gateway.said(&["the last good ones stay", "gopher"]).await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    // Another way is another connection.
+    selections(&scene.world, &format!("{ours}  dialTimeout: 3s\n"));
+    eventually("a new connection", async || {
+        assert_eq!(client.get(THINGS).await.status, 200);
+        (proxy.asked().len() > dials).then_some(())
+    })
+    .await;
+}
