@@ -91,7 +91,7 @@ async fn requests_watches_and_probes_go_through_a_socks5_proxy() {
 
 /// A gateway with `nN.things.example.com/v1` at `192.0.2.N` for each of these numbers, all of which could be reached by
 /// the proxy of kind `kind` until just now: from now on it does as `judge` says.
-async fn lost(
+pub(crate) async fn lost(
     kind: Kind,
     numbers: &[u8],
     judge: impl Fn(u8) -> Deed + Send + Sync + 'static,
@@ -113,6 +113,7 @@ async fn lost(
     let (protocol, scheme) = match kind {
         Kind::Socks5 => ("SOCKS5", "socks5"),
         Kind::Connect => ("HTTPConnect", "http"),
+        Kind::Konnectivity => ("GRPC", "http"),
     };
     let text = selection("cluster", protocol, &format!("{scheme}://{}", proxy.address), "") + "  dialTimeout: 1s\n";
     let flag = format!("--egress-selector-config-file={}", selections(&world, &text).display());
@@ -128,7 +129,7 @@ async fn lost(
 }
 
 /// What a client is told of APIService `number`, at the first time that it asks.
-async fn told(client: &Client, number: u8, code: u16, reason: &str, cause: &str) {
+pub(crate) async fn told(client: &Client, number: u8, code: u16, reason: &str, cause: &str) {
     let answer = client.get(&format!("/apis/n{number}.things.example.com/v1/things")).await;
     let status = answer.refused(code, reason);
     let causes = status["details"]["causes"].as_array().unwrap();

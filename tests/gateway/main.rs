@@ -59,6 +59,7 @@ mod socks5;
 mod token_webhook;
 mod tokens;
 mod trust;
+mod tunnels;
 mod unclaimed;
 mod upgrades;
 mod uploads;

@@ -1,4 +1,4 @@
-//! Proxies that do as the test says: SOCKS5, and CONNECT of HTTP/1.1, over TCP, TLS or a Unix socket.
+//! Proxies that do as the test says: SOCKS5, CONNECT of HTTP/1.1 and Konnectivity, over TCP, TLS or a Unix socket.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::tunnels;
 use crate::world::{Pair, World};
 
 /// What a proxy is asked, and by whom.
@@ -40,6 +41,8 @@ pub(crate) enum Deed {
 pub(crate) enum Kind {
     Socks5,
     Connect,
+    /// GRPC; what a [`Deed::Say`] says is why the dial failed.
+    Konnectivity,
 }
 
 /// A listening proxy; it stops when dropped, and cuts all it carries.
@@ -54,11 +57,11 @@ enum Listener {
     Unix(UnixListener),
 }
 
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-type Judge = Arc<dyn Fn(&Asked) -> Deed + Send + Sync>;
+pub(crate) type Judge = Arc<dyn Fn(&Asked) -> Deed + Send + Sync>;
 
 impl Listener {
     async fn accept(&self) -> Option<Box<dyn Stream>> {
@@ -127,6 +130,7 @@ impl Proxy {
                     match kind {
                         Kind::Socks5 => socks5(stream, &judge, &kept).await,
                         Kind::Connect => http(stream, &judge, &kept).await,
+                        Kind::Konnectivity => tunnels::serve(stream, judge, kept).await,
                     }
                 });
                 while running.try_join_next().is_some() {}

@@ -1,0 +1,218 @@
+//! Konnectivity over GRPC: a server (with its agent inside) that does as the test says, and narthex before it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use narthex::egress::konnectivity::{Frames, Packet};
+use serde_json::json as value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::backend::{Settings, data, watched};
+use crate::client::{admin, get, next, sample};
+use crate::egress::{lost, told};
+use crate::proxies::{Asked, Deed, Judge, Kind, Proxy, Stream};
+use crate::scene::{Scene, THINGS, register, watch};
+use crate::world::{World, eventually};
+
+/// Where no packet gets (RFC 5737).
+const AWAY: &str = "192.0.2.10:8443";
+
+/// Serves one connection: every stream of it is a tunnel.
+pub(crate) async fn serve(stream: Box<dyn Stream>, judge: Judge, kept: Arc<Mutex<Vec<Asked>>>) -> Option<()> {
+    // As gRPC's Go implementation, which gives the connection's window back as bytes come.
+    let mut connection =
+        h2::server::Builder::new().initial_connection_window_size(64 << 20).handshake(stream).await.ok()?;
+    let mut tunnels = JoinSet::new();
+    while let Some(accepted) = connection.accept().await {
+        let (request, answer) = accepted.ok()?;
+        assert_eq!(request.uri().path(), "/ProxyService/Proxy");
+        tunnels.spawn(tunnel(request.into_body(), answer, judge.clone(), kept.clone()));
+        while tunnels.try_join_next().is_some() {}
+    }
+    Some(())
+}
+
+async fn tunnel(
+    mut from: RecvStream,
+    mut answer: SendResponse<Bytes>,
+    judge: Judge,
+    kept: Arc<Mutex<Vec<Asked>>>,
+) -> Option<()> {
+    let mut frames = Frames::default();
+    let first = packet(&mut from, &mut frames, &mut Bytes::new()).await?;
+    let Packet::DialRequest { protocol, address, random } = first else { panic!("{first:?}") };
+    assert_eq!(protocol, "tcp");
+    let asked = Asked { target: address, credentials: String::new(), head: String::new() };
+    let deed = judge(&asked);
+    kept.lock().unwrap().push(asked);
+    let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+    let mut to = answer.send_response(head, false).ok()?;
+    let mut refuse =
+        |error: String| to.send_data(Packet::DialResponse { error, connection: 0, random }.frame(), false).ok();
+    let far = match deed {
+        Deed::Connect(far) | Deed::ConnectSaying(far, _) => far,
+        Deed::Say(words) => {
+            refuse(String::from_utf8(words).unwrap())?;
+            return ended(&mut from).await;
+        }
+        Deed::Nothing => return ended(&mut from).await,
+    };
+    let far = match TcpStream::connect(far).await {
+        Ok(far) => far,
+        Err(error) => {
+            refuse(format!("dial tcp {far}: connect: {error}").to_lowercase())?;
+            return ended(&mut from).await;
+        }
+    };
+    far.set_nodelay(true).ok()?;
+    to.send_data(Packet::DialResponse { error: String::new(), connection: 7, random }.frame(), false).ok()?;
+    let (reader, mut writer) = far.into_split();
+    let upwards = async {
+        let mut piece = Bytes::new();
+        while let Some(packet) = packet(&mut from, &mut frames, &mut piece).await {
+            match packet {
+                Packet::Data { connection: 7, data } => writer.write_all(&data).await.ok()?,
+                Packet::CloseRequest { connection: 7 } => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        Some(())
+    };
+    tokio::select! {
+        _ = upwards => {}
+        _ = downwards(reader, &mut to) => {}
+    }
+    to.send_data(Packet::CloseResponse { error: String::new(), connection: 7 }.frame(), false).ok()?;
+    ended(&mut from).await
+}
+
+/// As an agent of the reference reads: 4 KiB at a time.
+async fn downwards(mut far: tokio::net::tcp::OwnedReadHalf, to: &mut SendStream<Bytes>) -> Option<()> {
+    let mut buffer = vec![0; 4096];
+    loop {
+        let length @ 1.. = far.read(&mut buffer).await.ok()? else { return Some(()) };
+        let mut bytes = Packet::Data { connection: 7, data: Bytes::copy_from_slice(&buffer[..length]) }.frame();
+        while !bytes.is_empty() {
+            to.reserve_capacity(bytes.len());
+            let mut room = to.capacity();
+            if room == 0 {
+                room = std::future::poll_fn(|cx| to.poll_capacity(cx)).await?.ok()?;
+            }
+            to.send_data(bytes.split_to(room.min(bytes.len())), false).ok()?;
+        }
+    }
+}
+
+async fn packet(from: &mut RecvStream, frames: &mut Frames, piece: &mut Bytes) -> Option<Packet> {
+    loop {
+        if let Some(read) = frames.read(piece).unwrap() {
+            return Some(read.packet);
+        }
+        *piece = from.data().await?.ok()?;
+        let _ = from.flow_control().release_capacity(piece.len());
+    }
+}
+
+/// Waits until the client leaves.
+async fn ended(from: &mut RecvStream) -> Option<()> {
+    while from.data().await?.is_ok() {}
+    Some(())
+}
+
+/// A gateway whose things are behind the server at this socket, as kube-apiserver would be told of it.
+fn scene(world: World, socket: &Path) -> Scene {
+    let path = world.path("selector.yaml");
+    let text = format!(
+        "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- name: cluster\n  \
+         connection: {{proxyProtocol: GRPC, transport: {{uds: {{udsName: {}}}}}}}\n",
+        socket.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    register(&world, &[AWAY.parse().unwrap()], &[]);
+    Scene::of(world, &[&format!("--egress-selector-config-file={}", path.display()), "--access-log=all"])
+}
+
+fn to(address: SocketAddr) -> impl Fn(&Asked) -> Deed + Send + Sync + 'static {
+    move |_| Deed::Connect(address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_watches_and_probes_go_through_tunnels() {
+    let world = World::new();
+    let (backend, writers) = watched(&world, Settings::default()).await;
+    let socket = world.path("konnectivity.sock");
+    let server = Proxy::over_unix(Kind::Konnectivity, &socket, to(backend.address));
+    let scene = scene(world, &socket);
+    let client = scene.http2().await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    let mut watch = watch(&client).await;
+    writers.lock().unwrap()[0].send(data("second\n")).unwrap();
+    assert_eq!(next(&mut watch).await.unwrap().unwrap(), "second\n");
+    let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1.things.example.com";
+    let probed = eventually("a probe through the tunnel", async || {
+        let status = client.get(path).await.json();
+        (status["status"]["conditions"][0]["status"] == "True").then_some(())
+    });
+    probed.await;
+    assert_eq!(server.targets(), [AWAY], "the far end is told what is registered, and nothing else");
+    let dials = server.asked().len();
+    let answers = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
+    assert!(answers.iter().all(|answer| answer.status == 200) && server.asked().len() == dials);
+    let now = admin(&scene.gateway, get("/status.json", &[])).await.json();
+    assert_eq!(now["apiservices"][0]["way"], "cluster (grpc)");
+    assert_eq!(now["egress"][0]["state"], value!("serves"));
+    let started = "apiserver_egress_dialer_dial_start_total{protocol=\"grpc\",transport=\"uds\"}";
+    assert!(sample(&scene.gateway, started).await.unwrap() >= 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_no_of_an_agent_has_a_status_of_its_own() {
+    let cases: [(u8, &str, u16, &str, &str); 7] = [
+        (1, "No agent available", 503, "ServiceUnavailable", "NoAgent"),
+        (2, "dial tcp 192.0.2.2:443: connect: connection refused", 502, "InternalError", "ConnectionRefused"),
+        (3, "dial tcp 192.0.2.3:443: i/o timeout", 504, "Timeout", "ProxyTimeout"),
+        (4, "dial tcp: lookup things: no such host", 502, "InternalError", "NameNotResolved"),
+        (5, "dial tcp 192.0.2.5:443: connect: no route to host", 502, "InternalError", "HostUnreachable"),
+        (6, "dial tcp 192.0.2.6:443: socket: too many open files", 502, "InternalError", "ProxyFailed"),
+        (7, "", 504, "Timeout", "ProxyTimeout"),
+    ];
+    let numbers = cases.map(|case| case.0);
+    let (scene, client, _server) =
+        lost(Kind::Konnectivity, &numbers, move |number| match cases.iter().find(|case| case.0 == number) {
+            Some((_, words, ..)) if !words.is_empty() => Deed::Say(words.as_bytes().to_vec()),
+            _ => Deed::Nothing,
+        })
+        .await;
+    for (number, _, code, reason, cause) in cases {
+        told(&client, number, code, reason, cause).await;
+    }
+    scene.gateway.said(&["No agent available"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_and_comes_takes_watches_with_it_and_serves_again() {
+    let world = World::new();
+    let (backend, _writers) = watched(&world, Settings::default()).await;
+    let socket = world.path("konnectivity.sock");
+    let server = Proxy::over_unix(Kind::Konnectivity, &socket, to(backend.address));
+    let scene = scene(world, &socket);
+    let client = scene.http2().await;
+    let mut watch = watch(&client).await;
+    server.stop().await;
+    std::fs::remove_file(&socket).unwrap();
+    // Between two events a watch ends, and its client asks for the rest.
+    assert!(next(&mut watch).await.is_none_or(|rest| rest.is_err()));
+    let gone = eventually("the word that it is gone", async || {
+        let answer = client.get(THINGS).await;
+        (answer.status == 503 && answer.text().contains("ProxyUnreachable")).then_some(())
+    });
+    gone.await;
+    let _server = Proxy::over_unix(Kind::Konnectivity, &socket, to(backend.address));
+    eventually("the server", async || (client.get(THINGS).await.status == 200).then_some(())).await;
+}
