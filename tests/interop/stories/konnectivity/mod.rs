@@ -5,6 +5,7 @@ mod far;
 mod faults;
 mod gateway;
 mod upgrade;
+mod upload;
 
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ pub(super) const CLIENT: &[(&str, Trial)] = &[
 pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("konnectivity: an upgraded connection through an agent", upgrade::echoes),
     ("konnectivity: an agent with a service account's token, as in the Kubernetes task", gateway::agent_with_token),
+    ("konnectivity: a backend that does not read what is uploaded over HTTP/2", upload::nobody_else_notices),
     ("konnectivity: 500 watches through an agent", gateway::five_hundred_watches),
     ("konnectivity: agents and the server go and come, and narthex serves again", gateway::comes_and_goes),
 ];

@@ -12,7 +12,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::pattern;
 use crate::world::{Front, Gateway, Konnectivity, World, configuration, eventually, runtime};
 
-const BASE: &str = "/apis/upgrade.example.com/v1";
+pub(super) const BASE: &str = "/apis/upgrade.example.com/v1";
+
+pub(super) const DOCUMENT: &str =
+    r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"upgrade.example.com/v1","resources":[]}"#;
 
 const REGISTRY: &str = "
 apiVersion: apiregistration.k8s.io/v1
@@ -37,23 +40,8 @@ endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
 
 pub(super) fn echoes(world: &World) {
     for (front, name) in [(Front::GrpcUnix, "upgraded-grpc"), (Front::ConnectTls, "upgraded-connect")] {
-        let directory = world.scratch(name);
-        let konnectivity = Konnectivity::with_agent(&directory, front);
-        let registry = directory.join("registry");
-        std::fs::create_dir_all(&registry).unwrap();
-        let manifests = REGISTRY.replace("PORT", &backend(world).to_string()).replace("CA_BUNDLE", &authority(world));
-        std::fs::write(registry.join("echo.yaml"), manifests).unwrap();
-        let egress = configuration(&konnectivity, &directory);
-        let flags = [
-            ("--registry-dir", registry.to_str().unwrap()),
-            ("--egress-selector-config-file", egress.to_str().unwrap()),
-        ];
-        let gateway = Gateway::bare(&world.cluster, &directory, name, &flags);
+        let (gateway, konnectivity) = before(world, front, name, backend(world));
         let admin = world.cluster.admin();
-        eventually("the backend through the tunnel", || {
-            let answer = gateway.door.get(Some(admin), BASE)?;
-            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
-        });
         runtime().block_on(async {
             let mut stream = gateway.door.connect(Some(admin), b"http/1.1").await.unwrap();
             let request = format!(
@@ -83,19 +71,45 @@ pub(super) fn echoes(world: &World) {
     }
 }
 
+/// narthex and an agent before a backend on loopback.
+pub(super) fn before(world: &World, front: Front, name: &str, port: u16) -> (Gateway, Konnectivity) {
+    let directory = world.scratch(name);
+    let konnectivity = Konnectivity::with_agent(&directory, front);
+    let registry = directory.join("registry");
+    std::fs::create_dir_all(&registry).unwrap();
+    let manifests = REGISTRY.replace("PORT", &port.to_string()).replace("CA_BUNDLE", &authority(world));
+    std::fs::write(registry.join("echo.yaml"), manifests).unwrap();
+    let egress = configuration(&konnectivity, &directory);
+    let flags =
+        [("--registry-dir", registry.to_str().unwrap()), ("--egress-selector-config-file", egress.to_str().unwrap())];
+    let gateway = Gateway::bare(&world.cluster, &directory, name, &flags);
+    eventually("the backend through the tunnel", || {
+        let answer = gateway.door.get(Some(world.cluster.admin()), BASE)?;
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    });
+    (gateway, konnectivity)
+}
+
 fn authority(world: &World) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(std::fs::read(&world.cluster.authorities.backend.file).unwrap())
 }
 
-/// A server that knows one document, and echoes to whom asks for an upgrade.
-fn backend(world: &World) -> u16 {
+/// Its side of TLS, speaking `protocol` if one is named.
+pub(super) fn serving(world: &World, protocol: Option<&[u8]>) -> Arc<ServerConfig> {
     let identity = world.cluster.authorities.backend.server("echo", &["echo.echo.svc"]);
     let chain = vec![CertificateDer::from_pem_file(&identity.certificate).unwrap()];
     let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap());
+    let mut config = builder.with_no_client_auth().with_single_cert(chain, key).unwrap();
+    config.alpn_protocols = protocol.into_iter().map(<[u8]>::to_vec).collect();
+    Arc::new(config)
+}
+
+/// A server that knows one document, and echoes to whom asks for an upgrade.
+fn backend(world: &World) -> u16 {
+    let config = serving(world, None);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -112,8 +126,6 @@ fn backend(world: &World) -> u16 {
 }
 
 fn serve(mut stream: impl Read + Write) -> std::io::Result<()> {
-    const DOCUMENT: &str =
-        r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"upgrade.example.com/v1","resources":[]}"#;
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
