@@ -31,7 +31,7 @@ pub enum Command {
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
     /// A small SOCKS5 proxy whose connections go through an egress selection
-    #[command(after_help = ENVIRONMENT)]
+    #[command(after_help = ENVIRONMENT_OF_DOOR)]
     Socks5(Arguments<Socks5>),
     /// Make authorities and certificates, and read them
     Pki {
@@ -84,6 +84,7 @@ fn from_environment(command: clap::Command, except: &[&str]) -> clap::Command {
 }
 
 const ENVIRONMENT: &str = "Every flag is also read from the environment: --secure-port from NARTHEX_SECURE_PORT.";
+const ENVIRONMENT_OF_DOOR: &str = "Every flag is also read from the environment: --listen from NARTHEX_LISTEN.";
 
 /// The roles that can be checked.
 #[derive(Debug, Subcommand)]
@@ -92,7 +93,7 @@ pub enum Check {
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
     /// Check the flags of the SOCKS5 proxy and the files they name
-    #[command(after_help = ENVIRONMENT)]
+    #[command(after_help = ENVIRONMENT_OF_DOOR)]
     Socks5(Arguments<Socks5>),
 }
 
