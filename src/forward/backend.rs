@@ -113,15 +113,26 @@ impl Backend {
         &self.history.budget
     }
 
-    /// A request was answered by a member, with this status.
-    pub(super) fn answered(&self, index: usize, status: StatusCode) {
+    /// A request was answered by a member, with this status. Whether it served well, if the rest of its answer comes,
+    /// too: say that by [`Backend::served`] or [`Backend::broke_off`].
+    pub(super) fn answered(&self, index: usize, status: StatusCode) -> bool {
         self.availability.answered();
         // Other errors may be what the client asked for.
-        if matches!(status.as_u16(), 500 | 502..=504) {
+        let fault = matches!(status.as_u16(), 500 | 502..=504);
+        if fault {
             self.fault(index, "ServerError", false);
-        } else {
-            self.members[index].standing.answered();
         }
+        !fault
+    }
+
+    /// A member served a request well, as far as can be said.
+    pub(super) fn served(&self, index: usize) {
+        self.members[index].standing.answered();
+    }
+
+    /// A member began an answer and did not end it. What was asked for may be the reason, as with an error.
+    pub(super) fn broke_off(&self, index: usize) {
+        self.fault(index, "BrokenAnswer", false);
     }
 
     /// A request that was sent to a member got nothing back that is an answer.

@@ -1,12 +1,14 @@
 //! A backend's answer on its way to the client, byte for byte.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use super::backend::Backend;
 use super::events::Events;
 use super::history::Watching;
 use super::streams::{Leave, Place};
@@ -41,11 +43,27 @@ pub(super) enum Limit {
     /// not read, and the client's connection holds it to the same time ([`Closer::answer_by`]).
     ///
     /// [`Closer::answer_by`]: crate::listen::Closer::answer_by
-    Deadline(Instant),
+    Deadline(Instant, Option<Merit>),
     /// Only the end of the process, or of its endpoint, which ends a watch cleanly between two events.
     Watch(Place, Events, Watching),
     /// Only the end of the process, which breaks it: half a log or a download must not look like the whole.
-    Process(Place),
+    Process(Place, Option<Merit>),
+}
+
+/// Whose merit an answer is once it is whole, and whose fault if it breaks off. There is none of an answer that says all
+/// about its endpoint by its head: an error, or what goes on for long.
+pub(super) struct Merit {
+    pub(super) backend: Rc<Backend>,
+    pub(super) index: usize,
+}
+
+impl Limit {
+    fn merit(&self) -> Option<&Merit> {
+        match self {
+            Limit::Deadline(_, merit) | Limit::Process(_, merit) => merit.as_ref(),
+            Limit::Watch(..) => None,
+        }
+    }
 }
 
 impl Relayed {
@@ -64,6 +82,14 @@ impl Relayed {
             if end == End::Complete {
                 self.lease.finished();
             }
+            if let Some(Merit { backend, index }) = self.limit.merit() {
+                match end {
+                    End::Complete => backend.served(*index),
+                    // With a client that breaks its own request off the backend's stream ends, too.
+                    End::BackendBroke if !self.record.broken_by_client() => backend.broke_off(*index),
+                    _ => {}
+                }
+            }
             self.record.ended(end);
         }
     }
@@ -71,11 +97,11 @@ impl Relayed {
     /// Whether the backend, which has nothing to say now, is not waited for any longer; and why.
     fn waits_no_more(&mut self, cx: &Context<'_>) -> Option<(End, &'static str)> {
         match &self.limit {
-            Limit::Deadline(at) => {
+            Limit::Deadline(at, _) => {
                 let deadline = self.deadline.get_or_insert_with(|| Deadline::at(*at));
                 deadline.is_over(cx.waker()).then_some((End::Timeout, "time ran out"))
             }
-            Limit::Watch(place, ..) | Limit::Process(place) => {
+            Limit::Watch(place, ..) | Limit::Process(place, _) => {
                 (place.asked(cx.waker()) == Leave::Now).then_some((End::Drained, "the gateway is ending"))
             }
         }
@@ -161,7 +187,7 @@ impl Body for Relayed {
 impl Drop for Relayed {
     fn drop(&mut self) {
         // Cut while its client was not even looking.
-        if let Limit::Deadline(at) = self.limit
+        if let Limit::Deadline(at, _) = self.limit
             && !self.ended
             && Instant::now() >= at
         {

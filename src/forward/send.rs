@@ -14,7 +14,7 @@ use super::backend::Backend;
 use super::events::Events;
 use super::exchange::{Again, Copy, Failure, exchange};
 use super::failure::{about, bad_answer, refuse, timed_out};
-use super::relay::{Limit, Places, Relayed};
+use super::relay::{Limit, Merit, Places, Relayed};
 use super::rewrite;
 use super::signature::Origin;
 use super::streams::Streams;
@@ -59,7 +59,7 @@ pub struct Outbound<'o> {
 /// A [`Refusal`] when there is no answer to pass on; the record is given back with it.
 pub async fn send(
     permit: &Permit<'_>,
-    backend: &Backend,
+    backend: &Rc<Backend>,
     outbound: Outbound<'_>,
     reject_redirects: bool,
     streams: &Streams,
@@ -127,17 +127,19 @@ pub async fn send(
     let opened = sent.timing.whole() > Duration::ZERO;
     record.answered(opened.then(|| opening(&sent.timing)));
     record.endpoint(&backend.member(index).counts);
-    backend.answered(index, sent.response.status());
+    let fine = backend.answered(index, sent.response.status());
     let Sent { response, mut lease, .. } = sent;
     if timeout.is_none() {
         lease.lasts();
     }
     let (mut parts, from) = response.into_parts();
     if parts.status.is_informational() || has_odd_framing(&parts.headers) {
+        backend.broke(index);
         let what = format!("{} with Transfer-Encoding {:?}", parts.status, parts.headers.get(TRANSFER_ENCODING));
         return Err((refuse(&Failure::Nonsense(what), name, info, safe), record));
     }
     if reject_redirects && is_redirect(parts.status, &parts.headers) {
+        backend.served(index);
         let message = "the backend attempted to redirect this request, which is not permitted";
         return Err((bad_answer(name, info, "RedirectRejected", message), record));
     }
@@ -146,6 +148,12 @@ pub async fn send(
     }
     rewrite::response(&mut parts.headers);
     record.answers(parts.status.as_u16(), &parts.headers, from.size_hint().exact());
+    // What is soon over is judged by its end; of what goes on for long the end says little.
+    let at_end = timeout.is_some() || !info.is_long_running();
+    if fine && !at_end {
+        backend.served(index);
+    }
+    let merit = (fine && at_end).then(|| Merit { backend: backend.clone(), index });
     let limit = match timeout {
         Some(timeout) => {
             // The connection holds the client to it too: hyper asks a body for nothing while its client takes
@@ -153,11 +161,11 @@ pub async fn send(
             if !from.is_end_stream() {
                 connection.answer_by(began + timeout);
             }
-            Limit::Deadline(began + timeout)
+            Limit::Deadline(began + timeout, merit)
         }
         None => match Events::of(&parts.headers).filter(|_| info.verb == "watch") {
             Some(events) => Limit::Watch(streams.enter(), events, backend.member(index).watches.begin()),
-            None => Limit::Process(streams.enter()),
+            None => Limit::Process(streams.enter(), merit),
         },
     };
     parts.version = Version::HTTP_11;

@@ -109,7 +109,9 @@ pub(super) async fn upgrade(
     };
     record.answered(Some(super::send::opening(&timing)));
     let status = response.status();
-    backend.answered(index, status);
+    if backend.answered(index, status) {
+        backend.served(index);
+    }
     if status == StatusCode::SWITCHING_PROTOCOLS {
         let answered = response.headers().get(UPGRADE).cloned();
         let backend_side = hyper::upgrade::on(&mut response);
@@ -150,7 +152,7 @@ pub(super) async fn upgrade(
     // What the client sent behind its request was meant for a tunnel that there is not.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.answers(status.as_u16(), &parts.headers, None);
-    let limit = Limit::Process(streams.enter());
+    let limit = Limit::Process(streams.enter(), None);
     Ok(Response::from_parts(
         parts,
         Body::stream(Relayed::new(from.into(), Lease::private(sender), record, limit, [None, None])),

@@ -100,13 +100,18 @@ impl Source {
         self.fault.get()
     }
 
+    fn blame(&self, fault: Fault) {
+        self.fault.set(Some(fault));
+        self.receipt.breaks();
+    }
+
     fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut from = self.from.borrow_mut();
         let Some(frame) = ready!(Pin::new(&mut *from).poll_frame(cx)) else {
             self.ended.set(true);
             return Poll::Ready(None);
         };
-        let mut frame = frame.inspect_err(|_| self.fault.set(Some(Fault::Broken)))?;
+        let mut frame = frame.inspect_err(|_| self.blame(Fault::Broken))?;
         if let Some(trailers) = frame.trailers_mut() {
             hop_by_hop::strip_trailers(trailers);
             remove_where(trailers, hop_by_hop::is_untrusted_in_request);
@@ -117,7 +122,7 @@ impl Source {
         if let Some(data) = frame.data_ref() {
             let total = self.receipt.passes(data);
             if total > self.most {
-                self.fault.set(Some(Fault::TooLarge));
+                self.blame(Fault::TooLarge);
                 return Poll::Ready(Some(Err("the request's body is too large".into())));
             }
             if total > KEPT as u64 {

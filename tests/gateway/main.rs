@@ -11,6 +11,7 @@ mod authorizers;
 mod backend;
 mod balance;
 mod bodies;
+mod breaking;
 mod browsers;
 mod client;
 mod cluster;

@@ -8,12 +8,13 @@ use crate::observe::audit::{Copy, Passed};
 #[derive(Default)]
 pub struct Receipt {
     bytes: Cell<u64>,
+    broken: Cell<bool>,
     copy: RefCell<Option<Result<Copy, Passed>>>,
 }
 
 impl Receipt {
     pub(super) fn copied(copy: Option<Result<Copy, Passed>>) -> Receipt {
-        Receipt { bytes: Cell::new(0), copy: RefCell::new(copy) }
+        Receipt { copy: RefCell::new(copy), ..Receipt::default() }
     }
 
     /// Some more of it passes; how much that is in all.
@@ -23,6 +24,15 @@ impl Receipt {
         }
         self.bytes.set(self.bytes.get() + data.len() as u64);
         self.bytes.get()
+    }
+
+    /// The client breaks it off, or sends what is not passed on.
+    pub fn breaks(&self) {
+        self.broken.set(true);
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get()
     }
 
     /// So much has passed in all, of which nothing is copied: what a tunnel carries is no body.

@@ -268,6 +268,11 @@ impl AccessRecord {
         self.0.receipt.get_or_insert_default().clone()
     }
 
+    /// Whether it is the client that broke the request's body off.
+    pub fn broken_by_client(&self) -> bool {
+        self.0.receipt.as_ref().is_some_and(|receipt| receipt.is_broken())
+    }
+
     /// It goes to a backend once more.
     pub fn retried(&mut self, reason: Retry) {
         self.0.retries += 1;
