@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use tokio::sync::oneshot;
 
 use super::document::Resource;
 use super::documents::{Documents, Source};
@@ -164,8 +165,17 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         outcome
     }
 
-    fn recall(&self, known: &Known) -> Option<Content> {
-        Content::from_kept(&self.shelf.take(known)?, known)
+    fn recall(&self, known: &Known) -> Option<oneshot::Receiver<Content>> {
+        self.shelf.recall(known, Content::from_kept)
+    }
+
+    fn supplement(&self, content: &mut Content, recalled: Content) -> bool {
+        let nothing = !content.heard && content.resources.is_empty() && content.offered.is_empty();
+        if nothing {
+            let Content { resources, offered, kept, .. } = recalled;
+            *content = Content { resources, offered, kept, ..std::mem::take(content) };
+        }
+        nothing
     }
 
     fn moves(&self, _: &str, content: &mut Content) {

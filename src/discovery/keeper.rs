@@ -4,11 +4,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_local;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::known::{By, Known};
 use super::rounds::{REFRESH, Rounds};
@@ -34,9 +35,14 @@ pub(crate) trait Subject: 'static {
         contents: &mut Contents<Self::Content>,
     ) -> Outcome;
 
-    /// What is known of an APIService from before this process.
-    fn recall(&self, _known: &Known) -> Option<Self::Content> {
+    /// What is known of an APIService from before this process; it comes when the disk gives it.
+    fn recall(&self, _known: &Known) -> Option<oneshot::Receiver<Self::Content>> {
         None
+    }
+
+    /// What is known from before comes when the backend was already asked in vain. True if that changes anything.
+    fn supplement(&self, _content: &mut Self::Content, _recalled: Self::Content) -> bool {
+        false
     }
 
     /// The APIService points to another backend, which has said nothing yet of what is known.
@@ -81,6 +87,20 @@ struct Shared<S: Subject> {
 /// answer within a second each would have it done once more.
 const REST: u32 = 9;
 
+/// How long a backend is not asked because it is not known yet what it said before: so what is kept of one that does not
+/// answer is there when that shows. Nobody waits longer for a disk.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// One look at what is known of an APIService from before this process. There is no other for the same backend.
+struct Recall {
+    /// [`Known::backend`].
+    backend: String,
+    /// Whether nothing fresher came yet.
+    wanted: bool,
+    /// Closed when it is over; for the first who waits for it.
+    over: Option<watch::Receiver<()>>,
+}
+
 impl<S: Subject> Shared<S> {
     /// Publishes what is known: now, or after a rest if that has just been done.
     fn publish(self: &Rc<Self>) {
@@ -110,6 +130,7 @@ struct State<S: Subject> {
     known: Option<Vec<Known>>,
     backends: BTreeMap<String, Backend<S::Memory>>,
     contents: Contents<S::Content>,
+    recalls: BTreeMap<String, Recall>,
 }
 
 struct Backend<M> {
@@ -121,7 +142,8 @@ struct Backend<M> {
 impl<S: Subject> Keeper<S> {
     /// Begins with no APIService.
     pub(crate) fn new(subject: S) -> Keeper<S> {
-        let state = State { known: None, backends: BTreeMap::new(), contents: BTreeMap::new() };
+        let state =
+            State { known: None, backends: BTreeMap::new(), contents: BTreeMap::new(), recalls: BTreeMap::new() };
         let (state, rests_until) = (RefCell::new(state), Cell::new(Instant::now()));
         let shared = Shared { subject, state, rests_until, waits: Cell::default() };
         Keeper { shared: Rc::new(shared), rounds: RefCell::default() }
@@ -174,12 +196,22 @@ impl<S: Subject> Keeper<S> {
                 }
             }
         }
+        let State { contents, recalls, .. } = &mut *state;
+        let stays = |name: &String, backend: &String| {
+            known.binary_search_by(|one| one.name.cmp(name)).is_ok_and(|at| known[at].backend == *backend)
+        };
+        recalls.retain(|name, recall| stays(name, &recall.backend));
         for one in known.iter().filter(|one| one.by != By::Delegate) {
-            if !state.contents.contains_key(&one.name)
-                && let Some(content) = subject.recall(one)
-            {
-                state.contents.insert(one.name.clone(), content);
+            if contents.contains_key(&one.name) || recalls.contains_key(&one.name) {
+                continue;
             }
+            let over = subject.recall(one).map(|comes| {
+                let (reading, over) = watch::channel(());
+                spawn_local(recalled(Rc::downgrade(&self.shared), one.clone(), comes, reading));
+                over
+            });
+            let recall = Recall { backend: one.backend.clone(), wanted: over.is_some(), over };
+            recalls.insert(one.name.clone(), recall);
         }
         state.known = Some(known);
         drop(state);
@@ -201,8 +233,52 @@ fn pace(claims: &[Known]) -> Duration {
     if claims.iter().any(|claim| claim.by == By::Itself) { Duration::from_secs(3) } else { REFRESH }
 }
 
+/// Takes in what `comes` from before this process, unless something fresher did. `_reading` is closed when that is done.
+async fn recalled<S: Subject>(
+    shared: Weak<Shared<S>>,
+    of: Known,
+    comes: oneshot::Receiver<S::Content>,
+    _reading: watch::Sender<()>,
+) {
+    let Ok(content) = comes.await else { return };
+    let Some(shared) = shared.upgrade() else { return };
+    let mut state = shared.state.borrow_mut();
+    let State { contents, recalls, .. } = &mut *state;
+    let recall = recalls.get_mut(&of.name).filter(|recall| recall.backend == of.backend);
+    if !recall.is_some_and(|recall| std::mem::take(&mut recall.wanted)) {
+        return;
+    }
+    let changed = match contents.get_mut(&of.name) {
+        Some(known) => shared.subject.supplement(known, content),
+        None => contents.insert(of.name, content).is_none(),
+    };
+    drop(state);
+    if changed {
+        shared.publish();
+    }
+}
+
+/// Waits, but not for long, until it is known what those behind `key` said before.
+async fn remember<S: Subject>(shared: &Shared<S>, key: &str) {
+    let recalls: Vec<_> = {
+        let mut state = shared.state.borrow_mut();
+        let State { backends, recalls, .. } = &mut *state;
+        let claims = backends.get(key).map(|backend| backend.claims.iter()).into_iter().flatten();
+        claims.filter_map(|claim| recalls.get_mut(&claim.name)?.over.take()).collect()
+    };
+    if !recalls.is_empty() {
+        let all = async {
+            for mut over in recalls {
+                while over.changed().await.is_ok() {}
+            }
+        };
+        let _ = timeout(PATIENCE, all).await;
+    }
+}
+
 /// Asks the backend `key`; says whether all went well.
 async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
+    remember(&shared, &key).await;
     let Some((asked, memory)) =
         shared.state.borrow().backends.get(&*key).map(|backend| (backend.claims.clone(), backend.memory.clone()))
     else {
@@ -211,18 +287,21 @@ async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
     let heard = shared.subject.ask(&asked, memory).await;
 
     let mut state = shared.state.borrow_mut();
-    let State { backends, contents, .. } = &mut *state;
+    let State { backends, contents, recalls, .. } = &mut *state;
     let Some(backend) = backends.get_mut(&*key) else { return true };
     // The APIServices may have changed meanwhile: what was heard is still true of those that stayed, but what is
     // remembered of it now would hide what the new ones need.
-    let outcome = if Rc::ptr_eq(&backend.claims, &asked) {
-        shared.subject.hear(heard, &asked, &mut backend.memory, contents)
-    } else {
-        let stayed: Vec<Known> =
-            asked.iter().filter(|one| backend.claims.iter().any(|claim| claim.name == one.name)).cloned().collect();
-        shared.subject.hear(heard, &stayed, &mut S::Memory::default(), contents)
-    };
-    let Outcome { well, changed } = outcome;
+    let same = Rc::ptr_eq(&backend.claims, &asked);
+    let stayed = || asked.iter().filter(|one| backend.claims.iter().any(|claim| claim.name == one.name)).cloned();
+    let claims = if same { asked.clone() } else { stayed().collect() };
+    let mut passing = S::Memory::default();
+    let memory = if same { &mut backend.memory } else { &mut passing };
+    let Outcome { well, changed } = shared.subject.hear(heard, &claims, memory, contents);
+    for claim in claims.iter().filter(|_| well) {
+        if let Some(recall) = recalls.get_mut(&claim.name) {
+            recall.wanted = false;
+        }
+    }
     drop(state);
     if changed {
         shared.publish();
@@ -257,10 +336,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn many_answers_at_once_are_published_together() {
-        const MANY: usize = 100;
-        let known = |number: usize| Known {
+    fn known(number: usize) -> Known {
+        Known {
             name: format!("v1.g{number}"),
             group: format!("g{number}"),
             version: "v1".into(),
@@ -269,7 +346,12 @@ mod tests {
             service_key: number.to_string(),
             backend: number.to_string(),
             by: By::Backend,
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn many_answers_at_once_are_published_together() {
+        const MANY: usize = 100;
         let published = Rc::<Cell<(usize, usize)>>::default();
         let said = published.clone();
         tokio::task::LocalSet::new()
@@ -282,5 +364,109 @@ mod tests {
                 assert!(said.get().0 < MANY / 2, "published {} times", said.get().0);
             })
             .await;
+    }
+
+    /// The backend, and what waits for what is kept of it.
+    type Gives = (String, oneshot::Sender<&'static str>);
+
+    /// What the disk gives of each APIService, when the test says so; how often it was asked; and whether backends answer.
+    #[derive(Clone, Default)]
+    struct Disk {
+        gives: Rc<RefCell<Vec<Gives>>>,
+        answers: Rc<Cell<bool>>,
+        asked: Rc<Cell<usize>>,
+        published: Rc<RefCell<Vec<(String, &'static str)>>>,
+    }
+
+    impl Disk {
+        fn published(&self) -> Vec<(String, &'static str)> {
+            self.published.borrow().clone()
+        }
+
+        async fn rounds(&self, count: usize) {
+            let then = self.asked.get() + count;
+            while self.asked.get() < then {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
+    impl Subject for Disk {
+        type Memory = ();
+        type Content = &'static str;
+        type Heard = bool;
+
+        async fn ask(&self, _: &[Known], (): ()) -> bool {
+            self.asked.set(self.asked.get() + 1);
+            self.answers.get()
+        }
+
+        fn hear(&self, well: bool, claims: &[Known], (): &mut (), contents: &mut Contents<&'static str>) -> Outcome {
+            if well {
+                contents.extend(claims.iter().map(|claim| (claim.name.clone(), "heard")));
+            }
+            Outcome { well, changed: well }
+        }
+
+        fn recall(&self, known: &Known) -> Option<oneshot::Receiver<&'static str>> {
+            let (gives, comes) = oneshot::channel();
+            self.gives.borrow_mut().push((known.backend.clone(), gives));
+            Some(comes)
+        }
+
+        fn publish(&self, _: &[Known], contents: &Contents<&'static str>) {
+            *self.published.borrow_mut() = contents.clone().into_iter().collect();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_disk_that_hangs_and_what_it_gives_late_is_taken_if_nothing_fresher_came() {
+        let disk = Disk::default();
+        let keeper = Keeper::new(disk.clone());
+        let scenario = async {
+            // Backends are asked although the disk hangs, and it is asked once for each of theirs.
+            for count in [1, 2, 3, 2, 3] {
+                keeper.follow((0..count).map(known).collect());
+            }
+            // The third went, and came again.
+            let backends = || disk.gives.borrow().iter().map(|(backend, _)| backend.clone()).collect::<Vec<_>>();
+            assert_eq!(backends(), ["0", "1", "2", "2"]);
+            disk.rounds(6).await;
+            assert_eq!(disk.published(), []);
+            let moved = Known { backend: "elsewhere".into(), ..known(0) };
+            keeper.follow(vec![moved, known(1), known(2)]);
+            assert_eq!(backends(), ["0", "1", "2", "2", "elsewhere"]);
+            // Of the old backend it is not taken; of one that was asked in vain it is.
+            for (_, gives) in disk.gives.borrow_mut().drain(..2) {
+                gives.send("kept").unwrap();
+            }
+            disk.rounds(1).await;
+            assert_eq!(disk.published(), [("v1.g1".to_owned(), "kept")]);
+            // What was heard meanwhile is fresher.
+            disk.answers.set(true);
+            disk.rounds(6).await;
+            for (_, gives) in disk.gives.borrow_mut().drain(..) {
+                let _ = gives.send("kept");
+            }
+            disk.rounds(3).await;
+            assert_eq!(disk.published(), [0, 1, 2].map(|number| (format!("v1.g{number}"), "heard")));
+        };
+        tokio::task::LocalSet::new().run_until(scenario).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_kept_is_there_before_the_backend_is_asked() {
+        let disk = Disk::default();
+        let keeper = Keeper::new(disk.clone());
+        let scenario = async {
+            keeper.follow(vec![known(0)]);
+            tokio::time::sleep(PATIENCE / 2).await;
+            assert_eq!(disk.asked.get(), 0);
+            let (_, gives) = disk.gives.borrow_mut().pop().unwrap();
+            gives.send("kept").unwrap();
+            disk.rounds(1).await;
+            assert_eq!(disk.published(), [("v1.g0".to_owned(), "kept")]);
+        };
+        tokio::task::LocalSet::new().run_until(scenario).await;
     }
 }

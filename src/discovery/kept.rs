@@ -14,6 +14,8 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
+use tokio::sync::oneshot;
+
 use super::known::Known;
 use super::waiting::{Giver, Waiting, waiting};
 use crate::process::replace;
@@ -30,8 +32,7 @@ pub struct Kept(Option<Place>);
 #[derive(Clone)]
 struct Place {
     directory: PathBuf,
-    /// By the file they are about, or the directory.
-    orders: Giver<PathBuf, Order>,
+    orders: Giver<About, Order>,
 }
 
 /// What is kept of one kind of document.
@@ -51,12 +52,26 @@ struct Heading {
     backend: String,
 }
 
+/// What an order is about: a file, or the directory. To read it is one matter, to write it another.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct About {
+    path: PathBuf,
+    reads: bool,
+}
+
+impl About {
+    fn written(path: PathBuf) -> About {
+        About { path, reads: false }
+    }
+}
+
 enum Order {
     Write {
         heading: Heading,
         content: Box<dyn FnOnce() -> Option<Vec<u8>> + Send>,
     },
     Remove,
+    Read(Box<dyn FnOnce(&Path) + Send>),
     /// Removes what belongs to none of these.
     Sweep(Vec<String>),
 }
@@ -85,8 +100,8 @@ impl Kept {
         let Some(place) = &self.0 else { return };
         // What waits to be written of others is nothing to be written any more.
         let stays = |file: &Path| names.iter().any(|name| file.file_name().is_some_and(|it| *it == *file_name(name)));
-        place.orders.retain(|path| *path == place.directory || stays(path));
-        place.orders.give(place.directory.clone(), Order::Sweep(names));
+        place.orders.retain(|about| about.path == place.directory || stays(&about.path));
+        place.orders.give(About::written(place.directory.clone()), Order::Sweep(names));
     }
 
     /// What is kept of `kind`, which is the name of a directory.
@@ -96,28 +111,37 @@ impl Kept {
 
     fn order(&self, file: PathBuf, order: Order) {
         if let Some(place) = &self.0 {
-            place.orders.give(file, order);
+            place.orders.give(About::written(file), order);
         }
     }
 }
 
 impl Shelf {
     /// What was kept of `known`; `None` also when it is another backend's, of another form, or broken.
+    /// Waits for the disk, which may hang.
     pub(crate) fn take(&self, known: &Known) -> Option<Vec<u8>> {
-        let file = file(&self.kept.0.as_ref()?.directory, self.kind, &known.name)?;
-        match read(&file) {
-            Ok(Some((heading, content))) if heading == Heading::of(known) => Some(content),
-            Ok(Some(_)) => {
-                let apiservice = &known.name;
-                tracing::info!(apiservice, file = %file.display(), "what was kept is of another backend, and not taken");
-                None
+        take(&self.file(&known.name)?, known)
+    }
+
+    /// What was kept of `known`, as `understood` on the thread that waits for disks; it comes when the disk gives it, and
+    /// if there is nothing its sender goes without a word. `None` where nothing is kept.
+    pub(crate) fn recall<T: Send + 'static>(
+        &self,
+        known: &Known,
+        understood: impl FnOnce(&[u8], &Known) -> Option<T> + Send + 'static,
+    ) -> Option<oneshot::Receiver<T>> {
+        let place = self.kept.0.as_ref()?;
+        let about = About { path: self.file(&known.name)?, reads: true };
+        let (answer, comes) = oneshot::channel();
+        let known = known.clone();
+        let read = move |file: &Path| {
+            if let Some(content) = take(file, &known).and_then(|kept| understood(&kept, &known)) {
+                // Whoever asked may have ended.
+                let _ = answer.send(content);
             }
-            Ok(None) => None,
-            Err(error) => {
-                tracing::warn!(file = %file.display(), %error, "what was kept cannot be read, and is not taken");
-                None
-            }
-        }
+        };
+        place.orders.give(about, Order::Read(Box::new(read)));
+        Some(comes)
     }
 
     /// Keeps `content` as what was said last of `known`, unless it is none. It is made on the thread that writes.
@@ -159,6 +183,23 @@ fn file_name(name: &str) -> String {
     format!("{name}{SUFFIX}")
 }
 
+/// What `file` holds, if that is of `known`.
+fn take(file: &Path, known: &Known) -> Option<Vec<u8>> {
+    match read(file) {
+        Ok(Some((heading, content))) if heading == Heading::of(known) => Some(content),
+        Ok(Some(_)) => {
+            let apiservice = &known.name;
+            tracing::info!(apiservice, file = %file.display(), "what was kept is of another backend, and not taken");
+            None
+        }
+        Ok(None) => None,
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "what was kept cannot be read, and is not taken");
+            None
+        }
+    }
+}
+
 fn read(file: &Path) -> std::io::Result<Option<(Heading, Vec<u8>)>> {
     let opened = match File::open(file) {
         Ok(opened) => opened,
@@ -195,14 +236,18 @@ fn write(file: &Path, heading: &Heading, content: &[u8]) -> Result<(), String> {
     replace(file, packed, 0o600).map_err(|problem| problem.to_string())
 }
 
-fn carry_out(orders: &Waiting<PathBuf, Order>) {
+fn carry_out(orders: &Waiting<About, Order>) {
     let mut failed = false;
-    while let Some((path, order)) = orders.next() {
+    while let Some((About { path, .. }, order)) = orders.next() {
         let done = match order {
             Order::Write { heading, content } => content().map_or(Ok(()), |content| write(&path, &heading, &content)),
             Order::Remove => {
                 let _ = fs::remove_file(path);
                 Ok(())
+            }
+            Order::Read(read) => {
+                read(&path);
+                continue;
             }
             Order::Sweep(names) => {
                 sweep(&path, &names);
@@ -363,6 +408,22 @@ mod tests {
         }
         assert_eq!(shelf.take(&known("v1.a", "b")).unwrap(), b"v1.a 99");
         assert_eq!(["v1.b", "v1.gone", "v1.slow"].map(|name| shelf.take(&known(name, "b"))), [None, None, None]);
+    }
+
+    #[test]
+    fn what_is_recalled_comes_from_the_thread_that_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Kept::within(dir.path()).shelf("discovery");
+        let recall =
+            |backend: &str| shelf.recall(&known("v1.g", backend), |kept, of| Some((kept.to_vec(), of.name.clone())));
+        shelf.keep(&known("v1.g", "b"), || Some(b"rest".to_vec()));
+        // Of one file, to be read does not take the place of to be written.
+        let (first, second) = (recall("b").unwrap(), recall("b").unwrap());
+        assert_eq!(second.blocking_recv().unwrap(), (b"rest".to_vec(), "v1.g".to_owned()));
+        drop(first);
+        assert!(recall("c").unwrap().blocking_recv().is_err(), "another backend's");
+        let nothing = Kept::nowhere().shelf("discovery").recall(&known("v1.g", "b"), |_, _| Some(()));
+        assert!(nothing.is_none());
     }
 
     #[test]

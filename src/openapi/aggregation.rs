@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use super::index::{Hashes, Index, key, parse, parse_whole, recalled};
@@ -157,8 +158,8 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         Outcome { well: true, changed }
     }
 
-    fn recall(&self, known: &Known) -> Option<Hashes> {
-        recalled(&self.shelf.take(known)?, known)
+    fn recall(&self, known: &Known) -> Option<oneshot::Receiver<Hashes>> {
+        self.shelf.recall(known, recalled)
     }
 
     fn moves(&self, name: &str, _: &mut Hashes) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::{AbortHandle, spawn_blocking, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -352,9 +352,12 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
         outcome
     }
 
-    fn recall(&self, known: &Known) -> Option<Content> {
+    fn recall(&self, known: &Known) -> Option<oneshot::Receiver<Content>> {
         let part = self.recalled.borrow_mut().remove(&known.name)?;
-        Some(Content { part: Some(part), kept: true, ..Content::default() })
+        let (gives, comes) = oneshot::channel();
+        // It is here already, and somebody waits.
+        let _ = gives.send(Content { part: Some(part), kept: true, ..Content::default() });
+        Some(comes)
     }
 
     fn moves(&self, _: &str, content: &mut Content) {
