@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::streams::{Place, Streams};
 use crate::egress::Destination;
 
 /// How long an endpoint has to end its watches itself.
@@ -28,7 +29,8 @@ pub struct History {
 /// The watches at one endpoint.
 #[derive(Default)]
 pub(super) struct Watches {
-    running: Cell<usize>,
+    /// The numbers of their places.
+    running: RefCell<HashSet<usize>>,
     /// How many of them may end now.
     leaving: Cell<usize>,
     /// Since when the endpoint is not listed.
@@ -36,7 +38,10 @@ pub(super) struct Watches {
 }
 
 /// One of the watches; counted until it is dropped.
-pub(super) struct Watching(Rc<Watches>);
+pub(super) struct Watching {
+    watches: Rc<Watches>,
+    number: usize,
+}
 
 impl Default for History {
     fn default() -> History {
@@ -50,34 +55,41 @@ impl History {
         self.watches.borrow_mut().entry(endpoint.clone()).or_default().clone()
     }
 
-    /// Looks where the watches are, now that `listed` are the endpoints; true if any may end. Call it every second.
-    /// `elsewhere` says whether anybody would serve those who resume: a watch that nobody else would serve is better
-    /// than none.
-    pub fn look(&self, listed: &[Destination], elsewhere: bool, now: Instant) -> bool {
+    /// Looks where the watches are, now that `listed` are the endpoints, and has those of `streams` that may end look at
+    /// that; true if there are any. Call it every second. `elsewhere` says whether anybody would serve those who resume:
+    /// a watch that nobody else would serve is better than none.
+    pub fn look(&self, streams: &Streams, listed: &[Destination], elsewhere: bool, now: Instant) -> bool {
         let mut watches = self.watches.borrow_mut();
-        watches.retain(|_, watches| watches.running.get() > 0 || Rc::strong_count(watches) > 1);
+        watches.retain(|_, watches| watches.running() > 0 || Rc::strong_count(watches) > 1);
         if watches.is_empty() {
             return false;
         }
         let listed: HashSet<&Destination> = listed.iter().collect();
         let mut some = false;
         for (endpoint, watches) in &*watches {
-            some |= watches.look(listed.contains(endpoint), elsewhere, now);
+            if watches.look(listed.contains(endpoint), elsewhere, now) {
+                some = true;
+                watches.running.borrow().iter().for_each(|number| streams.wake(*number));
+            }
         }
         some
     }
 
     /// Whether there is nothing to remember.
     pub fn is_empty(&self) -> bool {
-        self.watches.borrow().values().all(|watches| watches.running.get() == 0)
+        self.watches.borrow().values().all(|watches| watches.running() == 0)
     }
 }
 
 impl Watches {
-    /// A watch begins.
-    pub(super) fn begin(self: &Rc<Self>) -> Watching {
-        self.running.set(self.running.get() + 1);
-        Watching(self.clone())
+    /// The watch at `place` begins.
+    pub(super) fn begin(self: &Rc<Self>, place: &Place) -> Watching {
+        self.running.borrow_mut().insert(place.number());
+        Watching { watches: self.clone(), number: place.number() }
+    }
+
+    fn running(&self) -> usize {
+        self.running.borrow().len()
     }
 
     fn look(&self, listed: bool, elsewhere: bool, now: Instant) -> bool {
@@ -90,7 +102,7 @@ impl Watches {
         let since = self.unlisted.get().unwrap_or(now);
         self.unlisted.set(Some(since));
         if elsewhere && now.saturating_duration_since(since) >= GRACE {
-            self.leaving.set(self.running.get().div_ceil(SHARE));
+            self.leaving.set(self.running().div_ceil(SHARE));
         }
         self.leaving.get() > 0
     }
@@ -99,34 +111,59 @@ impl Watches {
 impl Watching {
     /// Whether this one should end, because its endpoint goes. Asked only by those who then do: so many may.
     pub(super) fn may_leave(&self) -> bool {
-        let left = self.0.leaving.get();
-        self.0.leaving.set(left.saturating_sub(1));
+        let left = self.watches.leaving.get();
+        self.watches.leaving.set(left.saturating_sub(1));
         left > 0
     }
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.0.running.set(self.0.running.get().saturating_sub(1));
+        self.watches.running.borrow_mut().remove(&self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::{Wake, Waker};
+
     use super::*;
     use crate::egress::Host;
+
+    /// How often a stream was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    type Watch = (Place, Watching);
 
     fn at(port: u16) -> Destination {
         Destination { host: Host::Name("a".to_owned()), port }
     }
 
+    fn begin(count: usize, streams: &Streams, watches: &Rc<Watches>) -> Vec<Watch> {
+        let begin = |_| {
+            let place = streams.enter();
+            let watching = watches.begin(&place);
+            (place, watching)
+        };
+        (0..count).map(begin).collect()
+    }
+
     /// How many of `running` end in each of the next seconds.
-    fn ends(history: &History, listed: &[Destination], running: &mut Vec<Watching>, from: Instant) -> Vec<usize> {
+    fn ends(history: &History, listed: &[Destination], running: &mut Vec<Watch>, from: Instant) -> Vec<usize> {
         let mut all = Vec::new();
         for second in 0..=25 {
-            history.look(listed, true, from + Duration::from_secs(second));
+            history.look(&Streams::default(), listed, true, from + Duration::from_secs(second));
             let before = running.len();
-            running.retain(|watch| !watch.may_leave());
+            running.retain(|(_, watch)| !watch.may_leave());
             all.push(before - running.len());
         }
         all
@@ -134,37 +171,66 @@ mod tests {
 
     #[test]
     fn watches_of_an_endpoint_that_went_end_little_by_little_after_a_while() {
-        let (history, start) = (History::default(), Instant::now());
-        let mut going: Vec<Watching> = (0..25).map(|_| history.watches(&at(1)).begin()).collect();
-        let staying: Vec<Watching> = (0..25).map(|_| history.watches(&at(2)).begin()).collect();
-        assert!(!history.look(&[at(1), at(2)], true, start) && !going[0].may_leave());
+        let (history, streams, start) = (History::default(), Streams::default(), Instant::now());
+        let mut going = begin(25, &streams, &history.watches(&at(1)));
+        let staying = begin(25, &streams, &history.watches(&at(2)));
+        assert!(!history.look(&streams, &[at(1), at(2)], true, start) && !going[0].1.may_leave());
         let ended = ends(&history, &[at(2)], &mut going, start);
         assert_eq!(ended[..14], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 2, 2]);
         assert_eq!((going.len(), ended.iter().sum::<usize>()), (0, 25));
-        assert!(staying.iter().all(|watch| !watch.may_leave()));
+        assert!(staying.iter().all(|(_, watch)| !watch.may_leave()));
         // Nothing is left to be looked at.
-        assert!(!history.look(&[at(2)], true, start + GRACE * 10));
+        assert!(!history.look(&streams, &[at(2)], true, start + GRACE * 10));
         assert_eq!(history.watches.borrow().len(), 1);
         drop(staying);
-        assert!(history.is_empty());
+        assert!(history.is_empty() && streams.is_empty());
+    }
+
+    #[test]
+    fn only_those_who_may_leave_are_woken() {
+        let (history, streams, start) = (History::default(), Streams::default(), Instant::now());
+        let [going, staying, others] = [1, 2, 1].map(|port| (port, Arc::<Woken>::default()));
+        let other = History::default();
+        let mut all = Vec::new();
+        for (of, (port, woken)) in [(&history, &going), (&history, &staying), (&other, &others)] {
+            let begun = begin(20, &streams, &of.watches(&at(*port)));
+            for (place, _) in &begun {
+                place.asked(&Waker::from(woken.clone()));
+            }
+            all.push(begun);
+        }
+        let woken = || [&going, &staying, &others].map(|(_, woken)| woken.0.load(SeqCst));
+        for second in 0..GRACE.as_secs() {
+            history.look(&streams, &[at(2)], true, start + Duration::from_secs(second));
+            other.look(&streams, &[at(1)], true, start + Duration::from_secs(second));
+        }
+        assert_eq!(woken(), [0, 0, 0]);
+        // Two may leave; which of them stand between two events, they know themselves.
+        assert!(history.look(&streams, &[at(2)], true, start + GRACE));
+        assert!(!other.look(&streams, &[at(1)], true, start + GRACE));
+        assert_eq!(woken(), [20, 0, 0]);
+        all[0].truncate(5);
+        assert!(history.look(&streams, &[at(2)], true, start + GRACE * 2));
+        assert_eq!(woken(), [25, 0, 0]);
     }
 
     #[test]
     fn nobody_leaves_an_endpoint_that_is_back_or_when_there_is_nowhere_to_go() {
-        let (history, start) = (History::default(), Instant::now());
-        let watch = history.watches(&at(1)).begin();
-        assert!(!history.look(&[], false, start) && !history.look(&[], false, start + GRACE));
-        assert!(history.look(&[], true, start + GRACE), "it had its while");
-        assert!(!history.look(&[at(1)], true, start + GRACE) && !watch.may_leave());
-        assert!(!history.look(&[], true, start + GRACE * 2), "a while of its own each time");
-        assert!(history.look(&[], true, start + GRACE * 3));
+        let (history, streams, start) = (History::default(), Streams::default(), Instant::now());
+        let watch = begin(1, &streams, &history.watches(&at(1)));
+        let look = |listed: &[Destination], elsewhere, now| history.look(&streams, listed, elsewhere, now);
+        assert!(!look(&[], false, start) && !look(&[], false, start + GRACE));
+        assert!(look(&[], true, start + GRACE), "it had its while");
+        assert!(!look(&[at(1)], true, start + GRACE) && !watch[0].1.may_leave());
+        assert!(!look(&[], true, start + GRACE * 2), "a while of its own each time");
+        assert!(look(&[], true, start + GRACE * 3));
     }
 
     #[test]
     fn others_at_the_same_endpoint_are_not_meant() {
-        let (one, other, start) = (History::default(), History::default(), Instant::now());
-        let mut going: Vec<Watching> = (0..5).map(|_| one.watches(&at(1)).begin()).collect();
-        let mut staying: Vec<Watching> = (0..5).map(|_| other.watches(&at(1)).begin()).collect();
+        let (one, other, streams, start) = (History::default(), History::default(), Streams::default(), Instant::now());
+        let mut going = begin(5, &streams, &one.watches(&at(1)));
+        let mut staying = begin(5, &streams, &other.watches(&at(1)));
         assert_eq!(ends(&one, &[at(2)], &mut going, start).iter().sum::<usize>(), 5);
         assert_eq!(ends(&other, &[at(1)], &mut staying, start).iter().sum::<usize>(), 0);
     }

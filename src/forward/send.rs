@@ -164,7 +164,11 @@ pub async fn send(
             Limit::Deadline(began + timeout, merit)
         }
         None => match Events::of(&parts.headers).filter(|_| info.verb == "watch") {
-            Some(events) => Limit::Watch(streams.enter(), events, backend.member(index).watches.begin()),
+            Some(events) => {
+                let place = streams.enter();
+                let watching = backend.member(index).watches.begin(&place);
+                Limit::Watch(place, events, watching)
+            }
             None => Limit::Process(streams.enter(), merit),
         },
     };

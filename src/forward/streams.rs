@@ -53,9 +53,11 @@ impl Streams {
         self.ask(Leave::Now);
     }
 
-    /// Has every stream look whether its endpoint goes.
-    pub fn look(&self) {
-        self.ask(Leave::No);
+    /// Has one stream look whether it should go.
+    pub(super) fn wake(&self, number: usize) {
+        if let Some(Some(waker)) = self.0.wakers.borrow().get(number) {
+            waker.wake_by_ref();
+        }
     }
 
     fn ask(&self, leave: Leave) {
@@ -77,6 +79,11 @@ impl Streams {
 }
 
 impl Place {
+    /// Its number, which no other has as long as it is taken.
+    pub(super) fn number(&self) -> usize {
+        self.at
+    }
+
     /// What is asked of the stream; `waker` is woken when that changes.
     pub(super) fn asked(&self, waker: &Waker) -> Leave {
         let asked = self.streams.0.leave.get();

@@ -7,7 +7,7 @@ use crate::availability::{Availability, Board, Obstacle, Passage, Standing};
 use crate::egress::{Way, Ways};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
-use crate::observe::metrics::Turned;
+use crate::observe::metrics::{Circuit, Turned};
 use crate::process::{Drain, Phase, Published, Publisher, Sharded, changed_if_any};
 use crate::registry::{ApiService, Backend, DELEGATE, Mark, Registry, Resolved, Rules, Unavailable, resolve};
 
@@ -209,6 +209,15 @@ impl Route {
         }
     }
 
+    /// Whether whoever comes now is served, as far as is known: it leads somewhere, its circuit is closed, and not all of
+    /// its endpoints are out.
+    pub fn takes_on(&self) -> bool {
+        self.resolved.is_ok()
+            && self.availability.is_available()
+            && self.availability.circuit() == Circuit::Closed
+            && self.standings.iter().any(|standing| !standing.is_out())
+    }
+
     fn held(&self, obstacle: &Obstacle) -> Refusal {
         let name = &self.api_service.name;
         let (cause, message, after) = match obstacle {
@@ -324,6 +333,7 @@ pub async fn follow(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::availability::Fate;
     use crate::registry::snapshot::tests::{api_service, registry};
 
     fn text(name: &str, priority: u32) -> String {
@@ -402,6 +412,20 @@ mod tests {
         let target = table.find("a.io", "v1").unwrap().target(hand).ok().unwrap();
         assert_eq!(target.resolved().endpoints[0].to_string(), "10.0.0.1:443");
         assert_eq!(target.resolved().server_name, "api.ns.svc");
+    }
+
+    #[test]
+    fn who_is_in_doubt_or_has_no_endpoint_that_serves_takes_nobody_on() {
+        let table = build(&format!("{}{SERVICE}", text("v1.a.io", 1)), None);
+        let route = table.find("a.io", "v1").unwrap();
+        assert!(route.takes_on());
+        assert!(!build(&text("v1.a.io", 1), None).find("a.io", "v1").unwrap().takes_on(), "nowhere to go");
+        while !route.standings[0].failed(|| true) {}
+        assert!(!route.takes_on(), "all are out");
+        route.standings[0].answered();
+        assert!(route.takes_on());
+        route.availability.failed(Fate::Unreachable, "NoEndpoints");
+        assert!(!route.takes_on(), "its circuit is open");
     }
 
     #[test]

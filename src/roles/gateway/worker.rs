@@ -194,18 +194,17 @@ impl Worker {
 
     /// Has watches at endpoints that are not listed any more go on elsewhere.
     fn move_on(&self, table: &Table) {
-        let (mut some, now) = (false, Instant::now());
+        let now = Instant::now();
+        let backends = self.backends.borrow();
         self.histories.borrow_mut().retain(|name, history| {
             let route = table.by_name(name);
             let resolved = route.and_then(|route| route.resolved.as_ref().ok());
             let listed = resolved.map_or(&[][..], |resolved| &resolved.endpoints);
-            let elsewhere = resolved.is_some() && route.is_some_and(|route| route.availability.is_available());
-            some |= history.look(listed, elsewhere, now);
+            // Asked only where there are watches: it costs a lock.
+            let elsewhere = !history.is_empty() && route.is_some_and(|route| takes_on(route, &backends));
+            history.look(&self.streams, listed, elsewhere, now);
             route.is_some() || !history.is_empty()
         });
-        if some {
-            self.streams.look();
-        }
     }
 
     /// Tells the metrics what the connections to backends do.
@@ -247,6 +246,13 @@ impl Worker {
             told.entry(key).or_default().resize_with(count, || counts.connection(protocol, state));
         }
     }
+}
+
+/// Whether those whose watches end can be served anew: nothing is known against all of the APIService, or against each
+/// of the endpoints it has now, by any worker or by this one.
+fn takes_on(route: &Arc<Route>, backends: &Backends) -> bool {
+    let known = backends.by_route.get(&Arc::as_ptr(route)).map(|(_, backend)| backend);
+    route.takes_on() && known.is_none_or(|backend| backend.endpoints().any(|(_, _, out)| !out))
 }
 
 /// Meets the connections of a worker.
