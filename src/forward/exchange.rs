@@ -44,7 +44,7 @@ pub(super) enum Again {
 }
 
 /// Sends `request`, whose body is that of `source` and which `copy` can make once more, to an endpoint of `backend`
-/// and, as far as `again` and the budget allow, to another; says which it was. Whether its answer goes on for long,
+/// and, as far as `again` and, for what was begun, the budget allow, to another; says which it was. Whether its answer goes on for long,
 /// `lasts` says.
 ///
 /// # Errors
@@ -62,10 +62,11 @@ pub(super) async fn exchange(
     let errand = Errand { safe: again == Again::Always, lasts };
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
-    // What was sent is sent again within the budget; what never left costs nobody anything.
-    let repeat = |wanted: bool| {
-        let copy = copy.as_ref().filter(|_| wanted && backend.budget().take(Instant::now()));
-        copy.and_then(|copy| copy.again(source))
+    // What may have been begun is begun again within the budget; what was not costs its backend nothing.
+    let repeat = || copy.as_ref().and_then(|copy| copy.again(source));
+    let begin_again = || {
+        let may = again == Again::Always && backend.budget().take(Instant::now());
+        if may { repeat() } else { None }
     };
     // One whose body the client broke off says nothing about who was to read it.
     let broke = |index| {
@@ -108,7 +109,7 @@ pub(super) async fn exchange(
             }
             Err(SendError::Refused(error)) => {
                 attempts += 1;
-                next = repeat(true);
+                next = repeat();
                 why = Some(Retry::RefusedStream);
                 doubtful.push(index);
                 last = Failure::Unreachable(error);
@@ -116,7 +117,7 @@ pub(super) async fn exchange(
             Err(SendError::Nonsense(error)) => {
                 attempts += 1;
                 broke(index);
-                next = repeat(again == Again::Always);
+                next = begin_again();
                 why = Some(Retry::BrokenConnection);
                 doubtful.push(index);
                 last = Failure::Nonsense(describe(&*error));
@@ -124,7 +125,7 @@ pub(super) async fn exchange(
             Err(SendError::Broken(error)) => {
                 attempts += 1;
                 broke(index);
-                next = repeat(again == Again::Always);
+                next = begin_again();
                 why = Some(Retry::BrokenConnection);
                 doubtful.push(index);
                 last = Failure::Broken(describe(&*error));

@@ -9,6 +9,7 @@ use http::Request;
 use crate::backend::{Answer, Backend, Settings, data, json, streamed};
 use crate::bodies::written;
 use crate::client::{get, next, read};
+use crate::raw;
 use crate::scene::{Scene, THINGS};
 use crate::world::{World, eventually};
 
@@ -66,6 +67,32 @@ async fn an_endpoint_whose_answers_break_off_is_left_and_tried() {
         })
         .await;
     }
+}
+
+/// What was not begun costs its backend nothing, and nothing of what may be begun twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_streams_are_sent_again_however_many_there_are() {
+    let world = World::new();
+    let streams = Arc::new(AtomicUsize::new(0));
+    let counted = streams.clone();
+    let backend = raw::http2(&world, move |mut stream: raw::Stream| {
+        let number = counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            match number % 2 {
+                0 => stream.respond.send_reset(h2::Reason::REFUSED_STREAM),
+                _ => stream.answer("{}".into()),
+            }
+        }
+    })
+    .await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let client = scene.http2().await;
+    // More than could be saved up for what was begun.
+    for number in 0..800 {
+        let answer = client.get(THINGS).await;
+        assert_eq!((answer.status.as_u16(), answer.whole), (200, true), "{number}: {}", answer.text());
+    }
+    assert_eq!(streams.load(Ordering::SeqCst), 1600);
 }
 
 /// Clients that leave, that send what is not passed on, and watches that break within an event say nothing against an
