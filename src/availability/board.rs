@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::circuit::{Circuit, Fate, Held, Pass};
 use super::condition::{Condition, ConditionStatus};
@@ -26,6 +26,8 @@ pub struct Availability {
     /// And why the last request that was lost got no answer.
     circuit: Mutex<(Circuit, &'static str)>,
     standings: Mutex<Vec<(Destination, Arc<Standing>)>>,
+    /// Told when what requests say of it turns: of the whole or of an endpoint.
+    turned: Arc<Notify>,
 }
 
 /// Why a request is not sent.
@@ -109,7 +111,7 @@ impl Availability {
         let before: HashMap<_, _> = known.iter().map(|(at, standing)| (at, standing)).collect();
         let standing = |endpoint: &Destination| {
             let found = before.get(endpoint).map(|standing| Arc::clone(standing));
-            found.unwrap_or_else(|| Arc::new(Standing::new(among_others, Instant::now())))
+            found.unwrap_or_else(|| Arc::new(Standing::new(among_others, self.turned.clone(), Instant::now())))
         };
         let now: Vec<Arc<Standing>> = endpoints.iter().map(standing).collect();
         *known = endpoints.iter().cloned().zip(now.iter().cloned()).collect();
@@ -125,7 +127,7 @@ impl Availability {
         };
         match standing {
             Some(standing) if answered => standing.vouched_for(),
-            Some(standing) => drop(standing.failed(|| others)),
+            Some(standing) => drop(standing.missed(|| others)),
             None => {}
         }
         if answered && self.remarkable.load(Ordering::Relaxed) {
@@ -133,11 +135,32 @@ impl Availability {
         }
     }
 
+    /// Whether its requests say that it does not answer: those of the last moments, or those at each endpoint.
+    pub(super) fn is_doubted(&self) -> bool {
+        if self.circuit.lock().0.is_against() {
+            return true;
+        }
+        let known = self.standings.lock();
+        !known.is_empty() && known.iter().all(|(_, standing)| standing.is_against())
+    }
+
+    /// Waits until what its requests say may be another. For one at a time; what nobody waited for is not lost.
+    pub(super) async fn turns(&self) {
+        self.turned.notified().await;
+    }
+
     fn with<T>(&self, change: impl FnOnce(&mut Circuit, &mut &'static str) -> T) -> T {
-        let mut circuit = self.circuit.lock();
-        let (circuit, reason) = &mut *circuit;
-        let result = change(circuit, reason);
-        self.remarkable.store(!circuit.is_plain() || !self.is_available(), Ordering::Relaxed);
+        let (result, turned) = {
+            let mut circuit = self.circuit.lock();
+            let (circuit, reason) = &mut *circuit;
+            let before = circuit.is_against();
+            let result = change(circuit, reason);
+            self.remarkable.store(!circuit.is_plain() || !self.is_available(), Ordering::Relaxed);
+            (result, circuit.is_against() != before)
+        };
+        if turned {
+            self.turned.notify_one();
+        }
         result
     }
 
@@ -167,6 +190,7 @@ impl Board {
             condition,
             circuit: Mutex::new((Circuit::default(), "")),
             standings: Mutex::default(),
+            turned: Arc::default(),
         });
         by_name.insert(name.to_owned(), fresh.clone());
         fresh

@@ -99,6 +99,11 @@ impl Circuit {
         matches!(self.state, State::Closed) && self.losses.row == 0
     }
 
+    /// Whether requests get no answer now.
+    pub(super) fn is_against(&self) -> bool {
+        matches!(self.state, State::Open { .. } | State::Away { .. })
+    }
+
     /// What an operator is told of it.
     pub(super) fn state(&self, now: Instant) -> metrics::Circuit {
         match self.state {

@@ -4,13 +4,16 @@
 //! the [`Board`], where a request reads it without waiting. Until its first probe has ended an APIService is
 //! `Unknown`, and its requests are let through: a gateway that has just started must not refuse what works.
 //!
-//! What becomes of requests is judged beside it: of each endpoint its [`Standing`], of the whole its circuit.
+//! What becomes of requests is judged beside it: of each endpoint its [`Standing`], of the whole its circuit. Where that
+//! says otherwise than the last probe the next one comes at once.
 
 mod announce;
+mod asking;
 mod board;
 mod circuit;
 mod condition;
 mod judge;
+mod pace;
 mod passage;
 mod probe;
 // The APIServices as an API, read-only.

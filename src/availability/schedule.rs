@@ -4,21 +4,18 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
+use super::asking::{Judges, Led, SharedJudge, ask};
 use super::board::Board;
-use super::condition::{Condition, ConditionStatus};
-use super::judge::{Finding, Judge};
-use super::probe::{Probe, ProbeFailure, one_probe};
-use crate::egress::{Destination, Ways};
+use super::probe::Probe;
+use crate::egress::Ways;
 use crate::process::{Drain, Phase, Published};
-use crate::registry::{ApiService, Mark, Registry, Resolved, Rules, Unavailable, resolve};
+use crate::registry::{ApiService, Mark, Registry, Rules, resolve};
 
 /// Hears what changes, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
 pub trait Witness {
@@ -29,11 +26,6 @@ pub trait Witness {
     /// `name` is no more.
     fn forgotten(&self, name: &str);
 }
-
-/// While a backend is away it is asked again this soon at first, then twice as long after each time,
-const SOON: Duration = Duration::from_secs(1);
-/// up to this long, or its probe interval if that is shorter: whoever waits for it should not wait long.
-const SELDOM: Duration = Duration::from_secs(5);
 
 /// Probes every APIService of `registry` until the process ends.
 ///
@@ -118,143 +110,18 @@ struct Subject {
     watch: AbortHandle,
 }
 
-/// An APIService and where it leads now.
-struct Led {
-    api_service: Arc<ApiService>,
-    place: Result<Resolved, Unavailable>,
-}
-
-impl Led {
-    /// Whether `other` is the same backend, asked in the same way; perhaps at other endpoints.
-    fn is_asked_like(&self, other: &Led) -> bool {
-        let (Ok(place), Ok(other_place)) = (&self.place, &other.place) else { return false };
-        if (&place.server_name, &place.prefix) != (&other_place.server_name, &other_place.prefix) {
-            return false;
-        }
-        if Arc::ptr_eq(&self.api_service, &other.api_service) {
-            return true;
-        }
-        fn trust(of: &ApiService) -> impl PartialEq {
-            (&of.backend, &of.ca_bundle, of.insecure_skip_tls_verify, &of.client_certificate)
-        }
-        fn manner(of: &ApiService) -> impl PartialEq {
-            let settings = &of.settings;
-            let times = [settings.probe_interval, settings.probe_timeout, settings.connect_timeout];
-            (times, settings.failure_threshold, settings.success_threshold)
-        }
-        let (one, other) = (&*self.api_service, &*other.api_service);
-        trust(one) == trust(other) && manner(one) == manner(other)
-    }
-}
-
-/// Shared between the old and the new way of asking when an APIService changes; never borrowed across an
-/// await.
-type SharedJudge = Rc<std::cell::RefCell<Option<Judge>>>;
-
-/// Where verdicts go.
-struct Judges<'r, W> {
-    board: &'r Board,
-    witness: &'r W,
-}
-
-impl<W: Witness> Judges<'_, W> {
-    fn announce(&self, name: &str, before: Option<&Condition>, now: &Condition) {
-        self.board.put(name, now);
-        let unavailable = now.status == ConditionStatus::False;
-        self.witness.unavailable(name, unavailable);
-        let (reason, message, detail) = (now.reason.as_ref(), &now.message, &now.detail);
-        if unavailable {
-            if before.is_none_or(|before| before.status != ConditionStatus::False || before.reason != now.reason) {
-                self.witness.became_unavailable(name, reason);
-            }
-            tracing::warn!(apiservice = name, reason, detail, "APIService is not available: {message}");
-        } else if now.status == ConditionStatus::True {
-            tracing::info!(apiservice = name, reason, "APIService is available");
-        }
-    }
-
-    fn begin(&self, api_service: &ApiService, judge: &SharedJudge) {
-        let now = SystemTime::now();
-        let (failures, successes) = (api_service.settings.failure_threshold, api_service.settings.success_threshold);
-        let mut judge = judge.borrow_mut();
-        let before = judge.as_ref().map(|judge| judge.condition().clone());
-        let judge = judge.get_or_insert_with(|| Judge::new(failures, successes, now));
-        judge.begin_again(failures, successes, now);
-        if before.as_ref() != Some(judge.condition()) {
-            self.announce(&api_service.name, before.as_ref(), judge.condition());
-        }
-    }
-
-    /// The condition's status after it.
-    fn hear(&self, api_service: &ApiService, judge: &SharedJudge, finding: Finding) -> ConditionStatus {
-        let mut judge = judge.borrow_mut();
-        let Some(judge) = judge.as_mut() else { return ConditionStatus::Unknown };
-        let before = judge.condition().clone();
-        if judge.hear(finding, SystemTime::now()) {
-            self.announce(&api_service.name, Some(&before), judge.condition());
-        }
-        judge.condition().status
-    }
-}
-
-async fn ask<W: Witness>(
-    mut following: watch::Receiver<Rc<Led>>,
-    judge: SharedJudge,
-    judges: &Judges<'_, W>,
-    probe: &impl Probe,
-) {
-    let first = following.borrow().clone();
-    let api_service = &first.api_service;
-    match &first.place {
-        Ok(_) => judges.begin(api_service, &judge),
-        Err(Unavailable { reason: "Local", .. }) => {
-            judges.begin(api_service, &judge);
-            judges.hear(api_service, &judge, Finding::Local);
-        }
-        Err(Unavailable { reason, message }) => {
-            let now = SystemTime::now();
-            let settings = &api_service.settings;
-            judge
-                .borrow_mut()
-                .get_or_insert_with(|| Judge::new(settings.failure_threshold, settings.success_threshold, now));
-            judges.hear(api_service, &judge, Finding::Nowhere { reason, message: message.clone() });
-        }
-    }
-    let interval = api_service.settings.probe_interval;
-    let mut turn = fastrand::usize(..);
-    let mut pause = SOON.min(interval);
-    loop {
-        let now = following.borrow_and_update().clone();
-        let (api_service, Ok(resolved)) = (&now.api_service, &now.place) else { return };
-        let availability = judges.board.of(&api_service.name);
-        let heard = |endpoint: &Destination, answered| availability.probed(endpoint, answered);
-        let finding = match one_probe(api_service, resolved, turn, probe, heard).await {
-            Ok(()) => Finding::Answered,
-            Err(ProbeFailure { message, detail }) => Finding::Failed { message, detail },
-        };
-        turn = turn.wrapping_add(1);
-        let away = judges.hear(api_service, &judge, finding) == ConditionStatus::False;
-        // One that is away is looked for more often, so that it is found soon after it came back. One that fails
-        // while it is available is not: `failure-threshold` intervals are what the operator granted it.
-        let wait = if away { pause } else { interval };
-        pause = if away { (pause * 2).min(SELDOM) } else { SOON }.min(interval);
-        tokio::select! {
-            () = sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
-            // Others may answer where the last ones did not.
-            Ok(()) = following.changed(), if away => pause = SOON.min(interval),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
+    use std::time::Duration;
 
-    use tokio::time::{Instant, timeout};
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
-    use crate::availability::Availability;
+    use crate::availability::{Availability, Condition, ConditionStatus, Fate, ProbeFailure};
+    use crate::egress::{Destination, Host};
     use crate::process::Drainer;
+    use crate::registry::Resolved;
     use crate::registry::snapshot::tests::{api_service, registry};
 
     /// How each APIService's backend behaves now, and how often it was asked.
@@ -388,6 +255,59 @@ mod tests {
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() < Duration::from_secs(2));
             assert_eq!(*heard.0.borrow(), ["v1.a.io FailedDiscoveryCheck"]);
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_fail_bring_the_verdict_soon_and_answers_bring_the_next_probe() {
+        let documents = format!("{}{SERVICE}", text("v1.a.io"));
+        with(&documents, Backends::default(), async |world| {
+            let (_publisher, board, backends, _, _drainer) = world;
+            let one = until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            sleep(Duration::from_secs(10)).await;
+            backends.set("v1.a.io", Behaviour::Fails);
+            let begin = Instant::now();
+            one.failed(Fate::Unreachable, "ConnectionRefused");
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
+            assert!(begin.elapsed() < Duration::from_secs(3));
+            sleep(Duration::from_secs(20)).await;
+            backends.set("v1.a.io", Behaviour::Answers);
+            sleep(Duration::from_millis(10)).await;
+            // One that was under way all the while.
+            let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
+            one.answered();
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            assert!(begin.elapsed() <= Duration::from_secs(1));
+            assert_eq!(backends.asked("v1.a.io") - asked, 1);
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoints_that_all_answer_with_errors_bring_a_probe_and_not_ever_more() {
+        let documents = format!("{}{SERVICE}", text("v1.a.io"));
+        with(&documents, Backends::default(), async |world| {
+            let (_publisher, board, backends, _, _drainer) = world;
+            let one = until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            let at = |last| Destination { host: Host::Ip([10, 0, 0, last].into()), port: 443 };
+            let standings = one.standings(&[at(1), at(2)]);
+            let five = |number: usize| assert_eq!((0..5).filter(|_| standings[number].failed(|| false)).count(), 0);
+            sleep(Duration::from_secs(5)).await;
+            let asked = || backends.asked("v1.a.io");
+            let before = asked();
+            five(0);
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(asked(), before, "another is left");
+            five(1);
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(asked(), before + 1);
+            // Probes are answered all the same: an hour of it brings one more for each that comes by itself.
+            for _ in 0..3600 {
+                (five(0), five(1));
+                sleep(Duration::from_secs(1)).await;
+            }
+            assert!((200..270).contains(&(asked() - before)), "{}", asked() - before);
         })
         .await;
     }

@@ -4,10 +4,12 @@
 //! One that is new, or back, gets its share little by little. What cannot be connected to at all is another matter:
 //! each worker finds that out for itself, and loses no request by it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// Faults in a row that take an endpoint out.
 const ROW: u32 = 5;
@@ -40,6 +42,8 @@ pub struct Standing {
     record: Mutex<Record>,
     /// How often a thread found that it does not answer at all.
     silences: AtomicU32,
+    /// Told when requests begin to fail there, and when they are answered again.
+    turned: Arc<Notify>,
 }
 
 /// What is known; pure, time is an argument.
@@ -47,6 +51,8 @@ pub struct Standing {
 struct Record {
     /// Faults in a row.
     row: u32,
+    /// Those of them that requests met, since a question of our own was answered.
+    met: u32,
     /// When it is tried again, if it is out.
     until: Option<Instant>,
     /// How long it is or was out last, and since when it is back.
@@ -57,13 +63,15 @@ struct Record {
 }
 
 impl Standing {
-    /// An endpoint nobody has met; `among_others` that have been there for longer.
-    pub(super) fn new(among_others: bool, now: Instant) -> Standing {
+    /// An endpoint nobody has met; `among_others` that have been there for longer. It says by `turned` when requests
+    /// begin to fail there, or end to.
+    pub(super) fn new(among_others: bool, turned: Arc<Notify>, now: Instant) -> Standing {
         let record = Record { warming: among_others.then_some(now), ..Record::default() };
         Standing {
             remarkable: AtomicBool::new(record.is_remarkable()),
             record: Mutex::new(record),
             silences: AtomicU32::new(0),
+            turned,
         }
     }
 
@@ -77,6 +85,11 @@ impl Standing {
         !self.is_plain() && self.record.lock().until.is_some()
     }
 
+    /// Whether requests fail there again and again, taken out or not.
+    pub(super) fn is_against(&self) -> bool {
+        !self.is_plain() && self.record.lock().met >= ROW
+    }
+
     /// What it may be given now. Asking for a trial takes it: it is given to a request that `may_try`, and can be sent
     /// elsewhere when it fails; to another only if none of these came for long.
     pub fn share(&self, may_try: bool) -> Share {
@@ -85,23 +98,34 @@ impl Standing {
 
     /// It answered as it should.
     pub fn answered(&self) {
-        if !self.is_plain() {
-            self.with(|record| record.answered(Instant::now()));
+        if !self.is_plain() && self.with(|record| record.answered(Instant::now())) {
+            self.turned.notify_one();
         }
     }
 
-    /// It answered with an error of its own, with nonsense or not at all. `may_go` says whether it may be taken out, and
-    /// is asked only if it should be. True if it is out now and was not before.
+    /// It answered a request with an error of its own, with nonsense or not at all. `may_go` says whether it may be taken
+    /// out, and is asked only if it should be. True if it is out now and was not before.
     pub fn failed(&self, may_go: impl FnOnce() -> bool) -> bool {
+        if self.with(Record::met) {
+            self.turned.notify_one();
+        }
+        self.missed(may_go)
+    }
+
+    /// The same of a question of our own.
+    pub(super) fn missed(&self, may_go: impl FnOnce() -> bool) -> bool {
         let should_go = self.with(|record| record.failed(Instant::now()));
         // Asked without the lock: the answer lies with others of its kind, who may be asking, too.
         should_go && may_go() && self.with(|record| record.go(Instant::now()))
     }
 
-    /// Somebody else found that it is there: it is tried at once.
+    /// A question of our own was answered: it is tried at once.
     pub fn vouched_for(&self) {
         if !self.is_plain() {
-            self.with(|record| record.until = record.until.map(|_| Instant::now()));
+            self.with(|record| {
+                record.until = record.until.map(|_| Instant::now());
+                record.met = 0;
+            });
         }
     }
 
@@ -125,7 +149,7 @@ impl Standing {
 
 impl Record {
     fn is_remarkable(&self) -> bool {
-        self.row > 0 || self.until.is_some() || self.warming.is_some()
+        self.row > 0 || self.met > 0 || self.until.is_some() || self.warming.is_some()
     }
 
     fn share(&mut self, may_try: bool, now: Instant) -> Share {
@@ -147,12 +171,20 @@ impl Record {
         Share::Part(part.max(LEAST))
     }
 
-    fn answered(&mut self, now: Instant) {
+    /// Whether requests failed there until now.
+    fn answered(&mut self, now: Instant) -> bool {
         self.row = 0;
         if self.until.take().is_some() {
             self.back = Some(now);
             self.warming = Some(now);
         }
+        std::mem::take(&mut self.met) >= ROW
+    }
+
+    /// Whether requests are known to fail there as of this one.
+    fn met(&mut self) -> bool {
+        self.met = self.met.saturating_add(1);
+        self.met == ROW
     }
 
     /// Whether it should be taken out.
@@ -182,6 +214,10 @@ impl Record {
 mod tests {
     use super::*;
 
+    fn standing(among_others: bool) -> Standing {
+        Standing::new(among_others, Arc::default(), Instant::now())
+    }
+
     fn second(start: Instant) -> impl Fn(u64) -> Instant {
         move |second| start + Duration::from_secs(second)
     }
@@ -195,21 +231,21 @@ mod tests {
 
     #[test]
     fn only_faults_in_a_row_take_it_out_and_only_if_it_may_go() {
-        let standing = Standing::new(false, Instant::now());
+        let one = standing(false);
         for _ in 0..100 {
             for _ in 1..ROW {
-                assert!(!standing.failed(|| unreachable!("too few")));
+                assert!(!one.failed(|| unreachable!("too few")));
             }
-            standing.answered();
+            one.answered();
         }
-        assert!(standing.is_plain());
+        assert!(one.is_plain());
         for _ in 0..100 {
-            assert!(!standing.failed(|| false));
+            assert!(!one.failed(|| false));
         }
-        assert_eq!((standing.share(true), standing.is_plain()), (Share::Full, false));
+        assert_eq!((one.share(true), one.is_plain()), (Share::Full, false));
         // Whoever is asked may look at it.
-        assert!(standing.failed(|| !standing.is_out()));
-        assert_eq!(standing.share(true), Share::Nothing);
+        assert!(one.failed(|| !one.is_out()));
+        assert_eq!(one.share(true), Share::Nothing);
     }
 
     #[test]
@@ -251,9 +287,8 @@ mod tests {
 
     #[test]
     fn only_who_is_new_among_others_warms_up() {
-        let now = Instant::now();
-        assert!(Standing::new(false, now).is_plain());
-        let new = Standing::new(true, now);
+        assert!(standing(false).is_plain());
+        let new = standing(true);
         assert!(matches!(new.share(true), Share::Part(_)) && !new.is_plain());
         new.answered();
         assert!(matches!(new.share(true), Share::Part(_)), "an answer does not end it");
@@ -261,16 +296,39 @@ mod tests {
 
     #[test]
     fn a_word_for_it_brings_the_next_trial_at_once() {
-        let standing = Standing::new(false, Instant::now());
-        standing.vouched_for();
+        let one = standing(false);
+        one.vouched_for();
         for _ in 0..ROW {
-            standing.failed(|| true);
+            one.failed(|| true);
         }
-        assert!(standing.is_out());
-        assert_eq!(standing.share(true), Share::Nothing);
-        standing.vouched_for();
-        assert_eq!(standing.share(true), Share::Trial);
-        standing.answered();
-        assert!(!standing.is_out());
+        assert!(one.is_out());
+        assert_eq!(one.share(true), Share::Nothing);
+        one.vouched_for();
+        assert_eq!(one.share(true), Share::Trial);
+        one.answered();
+        assert!(!one.is_out());
+    }
+
+    #[test]
+    fn requests_that_fail_there_are_told_of_once_and_probes_are_not() {
+        let turned = Arc::new(Notify::new());
+        let one = Standing::new(false, turned.clone(), Instant::now());
+        let is_told = || futures_util::FutureExt::now_or_never(turned.notified()).is_some();
+        for _ in 0..100 {
+            one.missed(|| false);
+        }
+        assert!(!one.is_against() && !is_told());
+        for number in 1..100 {
+            one.failed(|| false);
+            assert_eq!((one.is_against(), is_told()), (number >= ROW, number == ROW));
+        }
+        one.answered();
+        assert!(!one.is_against() && is_told());
+        one.answered();
+        assert!(!is_told());
+        assert!((0..ROW).all(|_| !one.failed(|| false)));
+        assert!(one.is_against() && is_told());
+        one.vouched_for();
+        assert!(!one.is_against() && !is_told(), "who says so knows");
     }
 }
