@@ -15,13 +15,14 @@ pub struct WaysFile {
     path: PathBuf,
     load: Load,
     environment: Option<ProxyEnvironment>,
+    expected: &'static [&'static str],
     follower: Follower,
     named: Vec<PathBuf>,
 }
 
 impl WaysFile {
     /// Reads the file at `path`, as `load` does, and those it names. `environment` says which way what it has no
-    /// selection for goes.
+    /// selection for goes. Where one of `expected` is not there although others go through proxies, the log warns.
     ///
     /// # Errors
     /// All mistakes in all of them.
@@ -29,6 +30,7 @@ impl WaysFile {
         path: PathBuf,
         load: Load,
         environment: Option<ProxyEnvironment>,
+        expected: &'static [&'static str],
     ) -> Result<(WaysFile, Ways), Problems> {
         // Before the first reading, so that no change falls between.
         let mut follower = Follower::new([&path]);
@@ -36,7 +38,10 @@ impl WaysFile {
         let named = files(&settings);
         follower.add(named.clone());
         let ways = ways(&settings, environment.as_ref())?;
-        Ok((WaysFile { path, load, environment, follower, named }, ways))
+        for warning in ways.lacking(expected) {
+            tracing::warn!(file = %path.display(), "{warning}");
+        }
+        Ok((WaysFile { path, load, environment, expected, follower, named }, ways))
     }
 
     /// Follows the files until the process ends, and publishes what became of them. While one of them cannot be read,
@@ -59,6 +64,7 @@ impl WaysFile {
                     // Equal selections are the same: nothing is to be made anew.
                     if ways != *before {
                         tracing::info!(file, %ways, "egress selections read again");
+                        self.tell_changes(&file, &before, &ways);
                         publisher.publish(Arc::new(ways));
                     }
                 }
@@ -69,6 +75,22 @@ impl WaysFile {
                 }
                 Err(_) => {}
             }
+        }
+    }
+
+    /// What went, and what is lacking that was not `before`: either may be a slip that lets calls past their proxy.
+    fn tell_changes(&self, file: &str, before: &Ways, now: &Ways) {
+        for selection in now.gone_since(before) {
+            let goes = match now.of(selection) {
+                None => "nowhere",
+                Some(Way::Direct) => "directly",
+                Some(Way::Through(_)) => "as the environment says",
+            };
+            tracing::warn!(file, selection, "an egress selection is gone; what was for it goes {goes} from now on");
+        }
+        let known = before.lacking(self.expected);
+        for warning in now.lacking(self.expected).iter().filter(|warning| !known.contains(warning)) {
+            tracing::warn!(file, "{warning}");
         }
     }
 

@@ -53,8 +53,8 @@ pub use read_ahead::ReadAhead;
 pub(crate) use refusal::{is_nonsense, unprocessed};
 pub use resolve::Resolver;
 pub use settings::{
-    CLUSTER, CONTROL_PLANE, DIAL_TIMEOUT, ProxyAddress, ProxyKind, ProxySettings, ProxyTlsFiles, SelectionSettings,
-    WaySettings,
+    CLUSTER, CONTROL_PLANE, DIAL_TIMEOUT, ProxyAddress, ProxyKind, ProxySettings, ProxyTlsFiles, STANDARD_CALLS,
+    SelectionSettings, WaySettings,
 };
 pub use trust::BackendTls;
 pub use way::{Address, Dialect, Kind, Names, Proxy, ProxyTls, Selection, Way, Ways};

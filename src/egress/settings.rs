@@ -11,6 +11,9 @@ pub const CLUSTER: &str = "cluster";
 /// The selection of calls to control planes.
 pub const CONTROL_PLANE: &str = "controlplane";
 
+/// The selections that a gateway's calls go through unless something says otherwise.
+pub const STANDARD_CALLS: [&str; 2] = [CLUSTER, CONTROL_PLANE];
+
 /// How long a dial may take, unless its selection says otherwise.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 

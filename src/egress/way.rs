@@ -166,6 +166,30 @@ impl Ways {
         self.by_name.iter().map(|(name, way)| (name.as_str(), way)).chain(rest)
     }
 
+    /// What is odd about them, though nothing is wrong: where some go through proxies, those of `expected` that are not
+    /// there. One whose name is misspelt would go past its proxy, and nobody would see it.
+    pub fn lacking(&self, expected: &[&str]) -> Vec<String> {
+        if !self.by_name.values().any(|way| *way != Way::Direct) {
+            return Vec::new();
+        }
+        let there: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+        let there = there.join(", ");
+        let absent = expected.iter().filter(|name| !self.by_name.contains_key(**name));
+        let line = |name: &&str| {
+            let goes = if self.otherwise == Way::Direct { "directly" } else { "as the environment says" };
+            format!(
+                "egress selection {name} is not there, so that what is for it goes {goes}; see that none of {there} is \
+                 misspelt, and if it is meant, say so by a selection {name} with proxyProtocol: Direct"
+            )
+        };
+        absent.map(line).collect()
+    }
+
+    /// The names of selections that were there `before` and are not now.
+    pub(super) fn gone_since<'w>(&self, before: &'w Ways) -> impl Iterator<Item = &'w str> {
+        before.by_name.keys().filter(|name| !self.by_name.contains_key(*name)).map(String::as_str)
+    }
+
     /// These, where those that are as they were `before` are the same: whatever hangs on them stays.
     pub fn kept_from(mut self, before: &Ways) -> Ways {
         let keep = |now: &mut Way, before: Option<&Way>| {
@@ -355,6 +379,33 @@ mod tests {
         assert_eq!(ways.of("dmz"), None);
         assert_eq!(ways.configured("controlplane"), None);
         assert_eq!(Ways::default().of("cluster"), Some(&Way::Direct));
+    }
+
+    #[test]
+    fn what_goes_past_the_proxies_by_a_slip_is_told() {
+        let named = |names: &[&str], otherwise| {
+            Ways::new(names.iter().map(|name| (name.to_string(), through(name, 1))), otherwise)
+        };
+        let expected = [CLUSTER, CONTROL_PLANE];
+        let slip = named(&["clutser", "controlplane"], Way::Direct);
+        let [warning] = &slip.lacking(&expected)[..] else { panic!("one is lacking") };
+        assert!(
+            warning.starts_with("egress selection cluster is not there, so that what is for it goes directly; see")
+        );
+        assert!(warning.contains("none of clutser, controlplane is misspelt"), "{warning}");
+        assert_eq!(slip.lacking(&[]), [""; 0]);
+        assert_eq!(named(&["cluster", "controlplane"], Way::Direct).lacking(&expected), [""; 0]);
+        assert!(
+            named(&["cluster"], through("environment", 9)).lacking(&expected)[0].contains("as the environment says")
+        );
+        // Who uses no proxies knows that all goes directly; and one that is said to go directly is there.
+        assert_eq!(Ways::default().lacking(&expected), [""; 0]);
+        let said = Ways::new(
+            [("cluster".to_owned(), through("cluster", 1)), ("controlplane".to_owned(), Way::Direct)],
+            Way::Direct,
+        );
+        assert_eq!(said.lacking(&expected), [""; 0]);
+        assert_eq!(slip.gone_since(&said).collect::<Vec<_>>(), ["cluster"]);
     }
 
     #[test]

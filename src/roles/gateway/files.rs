@@ -9,7 +9,7 @@ use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
 use crate::authorize::{self, Policy, PolicyFile};
 use crate::config::{GatewayConfig, Mistakes, egress};
-use crate::egress::{Ways, WaysFile};
+use crate::egress::{STANDARD_CALLS, Ways, WaysFile};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
 use crate::registry::{ApiService, Cluster, Delegate, Directory, Registry};
@@ -45,7 +45,7 @@ fn ways(config: &GatewayConfig) -> Result<(Option<WaysFile>, Ways), Problems> {
                 let path = path.clone();
                 move || egress::load(&path)
             };
-            let (file, ways) = WaysFile::open(path, Box::new(load), environment)?;
+            let (file, ways) = WaysFile::open(path, Box::new(load), environment, &STANDARD_CALLS)?;
             Ok((Some(file), ways))
         }
     }

@@ -13,7 +13,7 @@ use crate::admin::{
     timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
-use crate::egress::{Proxy, ProxyState, Way, Ways};
+use crate::egress::{Proxy, ProxyFault, ProxyState, STANDARD_CALLS, Way, Ways};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
 use crate::observe::audit::SinkReport;
@@ -46,7 +46,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let tasks = (shared.clone(), connections.clone());
     AdminState {
         report: Box::new(move || StatusReport {
-            registry_warnings: doubts.get().to_vec(),
+            registry_warnings: doubts.get().iter().cloned().chain(ways.get().lacking(&STANDARD_CALLS)).collect(),
             egress: egress(&ways.get()),
             ..report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level)
         }),
@@ -132,6 +132,9 @@ pub(in crate::roles) fn egress(ways: &Ways) -> Vec<EgressReport> {
     let state = |state| match state {
         ProxyState::Untried => "untried".to_owned(),
         ProxyState::Serves => "serves".to_owned(),
+        ProxyState::Fails { fault: ProxyFault::TimedOut, cause, since } => {
+            format!("does not answer since {}: {cause}", timestamp(since))
+        }
         ProxyState::Fails { fault, cause, since } => {
             format!("fails since {}: {}: {cause}", timestamp(since), fault.reason())
         }

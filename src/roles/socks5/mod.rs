@@ -65,7 +65,7 @@ fn files(config: &Socks5Config) -> Result<Files, Problems> {
             let path = path.clone();
             move || only(&path, &name)
         };
-        WaysFile::open(path, Box::new(load), None)
+        WaysFile::open(path, Box::new(load), None, &[])
     });
     match (users, ways.transpose()) {
         (Ok(users), Ok(ways)) => Ok(Files { users, ways }),
