@@ -17,6 +17,8 @@ pub struct Flag {
     pub default: &'static str,
     /// One or two sentences for the help text.
     pub help: &'static str,
+    /// Its name in one letter, if it has one.
+    pub letter: Option<char>,
 }
 
 /// Flags that belong together, under one heading of the help text.
@@ -56,7 +58,12 @@ pub enum Kind {
 impl Flag {
     /// Describes a flag.
     pub const fn new(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
-        Flag { name, kind, default, help }
+        Flag { name, kind, default, help, letter: None }
+    }
+
+    /// With a name in one letter, too.
+    pub const fn or(self, letter: char) -> Flag {
+        Flag { letter: Some(letter), ..self }
     }
 
     /// Its name in the configuration file: `secure-port` is `securePort` there.
@@ -89,8 +96,7 @@ impl Flag {
             help.push_str(" (default true)");
         }
         let argument = Arg::new(self.name).long(self.name).help(help).help_heading(heading);
-        // klog's short form, which everyone's fingers know.
-        let argument = if self.name == "v" { argument.short('v') } else { argument };
+        let argument = if let Some(letter) = self.letter { argument.short(letter) } else { argument };
         match self.kind {
             Kind::Text(word) => single(argument, self.name).value_name(word),
             Kind::File => single(argument, self.name).value_name("FILE").value_hint(ValueHint::FilePath),

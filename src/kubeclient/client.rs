@@ -11,7 +11,7 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Answer, CallError, Kubeconfig, Patience, Source, plain};
+use super::{Answer, CallError, Kubeconfig, Onward, Patience, Source, plain};
 use crate::egress::{CONTROL_PLANE, Dialler, Endpoint, Pool, SendError, Sent, Upstream, Way};
 use crate::message::{Body, BodyError};
 use crate::process::{Follower, Problems};
@@ -89,6 +89,13 @@ impl Client {
     pub async fn open(&self, path: &str, wait: Duration) -> Result<Sent, CallError> {
         let sent = timeout(wait, self.send(Method::GET, path, None)).await;
         sent.unwrap_or(Err(CallError::TimedOut(wait)))
+    }
+
+    /// Where requests that others make are sent now, and as whom.
+    pub fn onward(&self) -> Onward {
+        let current = self.current.borrow();
+        let (kubeconfig, way) = (current.kubeconfig.clone(), current.way.clone());
+        Onward { kubeconfig, way, endpoint: current.endpoint.clone(), dialler: self.dialler.clone() }
     }
 
     /// Follows the kubeconfig and every file it names until the process ends: a renewed certificate, a rotated

@@ -32,6 +32,18 @@ pub struct Kubeconfig {
     pub(super) files: Vec<PathBuf>,
 }
 
+/// What of a kubeconfig is used instead of what its current context says (`--context`, `--cluster` and `--user` of
+/// kubectl).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// The context.
+    pub context: Option<String>,
+    /// The cluster, whatever the context says.
+    pub cluster: Option<String>,
+    /// The user, whatever the context says.
+    pub user: Option<String>,
+}
+
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
 pub(super) struct Written {
@@ -111,6 +123,12 @@ impl Kubeconfig {
         Written::read(path, may_be_plain, |reading, written| reading.all(written))
     }
 
+    /// What somebody uses on a machine of their own, whose requests decide nothing: it may be `http`, if no credentials
+    /// go there.
+    pub(super) fn of_person(path: &Path, chosen: &Chosen) -> Result<Kubeconfig, Problems> {
+        Written::read(path, true, |reading, written| Reading { chosen: chosen.clone(), ..reading }.all(written))
+    }
+
     /// What a pod knows of its cluster: the service account in `folder`, and variables of its `environment`.
     pub(super) fn in_cluster(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Kubeconfig, Problems> {
         Written::of_pod(folder, environment, |reading, written| reading.all(written))
@@ -119,6 +137,11 @@ impl Kubeconfig {
     /// The API server, as `host:port`.
     pub fn server(&self) -> &Destination {
         &self.destination
+    }
+
+    /// The path of the API server's URL; empty, or `/prefix`.
+    pub fn path(&self) -> &str {
+        &self.prefix
     }
 }
 
@@ -155,7 +178,8 @@ impl Written {
             current_context: Some(name()),
         };
         let (problems, files) = (Problems::default(), Vec::new());
-        what(Reading { place: name(), folder, problems, files, may_be_plain: false }, &written)
+        let chosen = Chosen::default();
+        what(Reading { place: name(), folder, problems, files, may_be_plain: false, chosen }, &written)
     }
 
     /// Reads the file for `what` is needed of it; all mistakes at once.
@@ -181,7 +205,7 @@ impl Written {
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         let (problems, files) = (Problems::default(), vec![path.to_owned()]);
-        what(Reading { place, folder, problems, files, may_be_plain }, &written)
+        what(Reading { place, folder, problems, files, may_be_plain, chosen: Chosen::default() }, &written)
     }
 }
 
@@ -202,6 +226,7 @@ pub(super) struct Reading<'p> {
     pub(super) problems: Problems,
     pub(super) files: Vec<PathBuf>,
     may_be_plain: bool,
+    chosen: Chosen,
 }
 
 impl Reading<'_> {
@@ -218,11 +243,12 @@ impl Reading<'_> {
         let cluster = self.cluster(written, &field, context);
         let users = written.users.as_deref().unwrap_or_default();
         let nobody = User::default();
-        let user = match only(users.iter().enumerate().filter(|(_, user)| user.name == context.user)) {
+        let wanted = self.chosen.user.clone().unwrap_or_else(|| context.user.clone());
+        let user = match only(users.iter().enumerate().filter(|(_, user)| user.name == wanted)) {
             Some((number, user)) => Some((format!("users[{number}].user"), user.user.as_ref().unwrap_or(&nobody))),
             // As client-go: no user at all is nobody.
-            None if context.user.is_empty() => Some((String::new(), &nobody)),
-            None => self.wrong(&format!("{field}.user"), format_args!("there is no single user {:?}", context.user)),
+            None if wanted.is_empty() => Some((String::new(), &nobody)),
+            None => self.wrong(&format!("{field}.user"), format_args!("there is no single user {wanted:?}")),
         };
         let identity = user.as_ref().map(|(field, user)| (self.identity(field, user), self.token(field, user)));
         let (field, cluster) = cluster?;
@@ -251,7 +277,8 @@ impl Reading<'_> {
     }
 
     pub(super) fn context<'w>(&mut self, written: &'w Written) -> Option<(String, &'w Context)> {
-        let name = written.current_context.as_deref().unwrap_or_default();
+        let current = written.current_context.as_deref().unwrap_or_default();
+        let name = self.chosen.context.clone().unwrap_or_else(|| current.to_owned());
         if name.is_empty() {
             return self.wrong("current-context", "is not set; it must name one of the contexts");
         }
@@ -272,12 +299,12 @@ impl Reading<'_> {
         context: &Context,
     ) -> Option<(String, &'w Cluster)> {
         let clusters = written.clusters.as_deref().unwrap_or_default();
-        match only(clusters.iter().enumerate().filter(|(_, cluster)| cluster.name == context.cluster)) {
+        let wanted = self.chosen.cluster.clone().unwrap_or_else(|| context.cluster.clone());
+        match only(clusters.iter().enumerate().filter(|(_, cluster)| cluster.name == wanted)) {
             Some((number, NamedCluster { cluster: Some(cluster), .. })) => {
                 Some((format!("clusters[{number}].cluster"), cluster))
             }
-            _ => self
-                .wrong(&format!("{field}.cluster"), format_args!("there is no single cluster {:?}", context.cluster)),
+            _ => self.wrong(&format!("{field}.cluster"), format_args!("there is no single cluster {wanted:?}")),
         }
     }
 

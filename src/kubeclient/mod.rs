@@ -8,6 +8,7 @@ mod call;
 mod client;
 pub mod election;
 mod kubeconfig;
+mod onward;
 mod plain;
 mod remote;
 mod server;
@@ -16,7 +17,8 @@ pub mod watch;
 
 pub use call::{Answer, CallError, Patience};
 pub use client::Client;
-pub use kubeconfig::Kubeconfig;
+pub use kubeconfig::{Chosen, Kubeconfig};
+pub use onward::{Onward, Undelivered};
 pub use remote::{Jobs, Remote};
 pub use server::Server;
 pub use source::Source;

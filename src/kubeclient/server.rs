@@ -35,7 +35,9 @@ impl Server {
     /// All mistakes in what is read.
     pub fn load(source: &Source) -> Result<Server, Problems> {
         match source {
-            Source::File(path) | Source::Collector(path) => Written::read(path, false, Server::current),
+            Source::File(path) | Source::Collector(path) | Source::Person(path, _) => {
+                Written::read(path, false, Server::current)
+            }
             Source::InCluster => Server::of_pod(Path::new(SERVICE_ACCOUNT), &Source::variable),
         }
     }

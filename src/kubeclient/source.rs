@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::Kubeconfig;
+use super::kubeconfig::{Chosen, Kubeconfig};
 use crate::process::Problems;
 
 /// What says it.
@@ -13,6 +13,8 @@ pub enum Source {
     File(PathBuf),
     /// A kubeconfig of a collector of events, which may be `http`: its answers decide nothing.
     Collector(PathBuf),
+    /// A kubeconfig of the person on whose machine we run, which may be `http`, and what of it they chose.
+    Person(PathBuf, Chosen),
     /// The pod that we run in: variables of its environment, and the files of its service account
     /// (`rest.InClusterConfig` of client-go).
     InCluster,
@@ -27,6 +29,7 @@ impl Source {
         match self {
             Source::File(path) => Kubeconfig::load(path),
             Source::Collector(path) => Kubeconfig::of_collector(path),
+            Source::Person(path, chosen) => Kubeconfig::of_person(path, chosen),
             Source::InCluster => Kubeconfig::in_cluster(Path::new(SERVICE_ACCOUNT), &Source::variable),
         }
     }
@@ -53,7 +56,7 @@ impl From<PathBuf> for Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::File(path) | Source::Collector(path) => write!(f, "{}", path.display()),
+            Source::File(path) | Source::Collector(path) | Source::Person(path, _) => write!(f, "{}", path.display()),
             Source::InCluster => f.write_str("in-cluster configuration"),
         }
     }

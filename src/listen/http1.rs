@@ -13,10 +13,12 @@ use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Limits;
 use super::lifetime::{Active, End, Lifetime};
-use super::serve::{Answering, Handler, Stream, until};
+use super::observed::Observed;
+use super::serve::{Answering, Handler, until};
 use crate::message::{Body, BodyError, Received};
 use crate::process::Deadline;
 
@@ -24,12 +26,12 @@ use crate::process::Deadline;
 ///
 /// Not an async function: it would hold its arguments beside what it makes of them, and each idle watch would pay for
 /// both.
-pub(super) fn serve_http1<H: Handler + 'static>(
-    stream: Stream,
+pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: Observed<T>,
     handler: Rc<H>,
     limits: &Limits,
     lifetime: &Arc<Lifetime>,
-) -> impl Future<Output = ()> + use<H> {
+) -> impl Future<Output = ()> + use<H, T> {
     let lifetime = lifetime.clone();
     let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
     let connection = hyper::server::conn::http1::Builder::new()

@@ -19,7 +19,7 @@ pub use accept::{Acceptor, Incoming, accept};
 pub use bind::{bind, raise_descriptor_limit};
 pub use lifetime::{ConnectionReport, Connections, Tunnel};
 pub use proxy_protocol::ProxyProtocol;
-pub use serve::{Accepted, Answering, Closer, Handler, Protocol, Service, serve};
+pub use serve::{Accepted, Answering, Closer, Handler, Protocol, Service, serve, serve_plain};
 
 use std::time::Duration;
 

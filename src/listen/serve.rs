@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::Either;
 use http::{Request, Response};
 use rustls_pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -164,6 +165,30 @@ fn begin<S: Service>(
         Either::Right(serve_http1(stream, handler.clone(), limits, &listed.lifetime))
     };
     (serving, handler, listed)
+}
+
+/// Serves a client that speaks HTTP/1.1 without TLS, on whatever its connection is, until it ends, by the client's will,
+/// by ours or by `limits`. It has handler and place from the call on.
+pub fn serve_plain<T, H, M>(
+    socket: T,
+    remote: SocketAddr,
+    meet: M,
+    limits: &Limits,
+    connections: &Connections,
+) -> impl Future<Output = ()> + use<T, H, M>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Handler + 'static,
+    M: FnOnce(Closer) -> H,
+{
+    let listed = connections.open(remote, false);
+    let handler = Rc::new(meet(Closer(listed.lifetime.clone())));
+    let stream = Observed::new(socket, listed.lifetime.clone());
+    let serving = serve_http1(stream, handler, limits, &listed.lifetime);
+    async move {
+        serving.await;
+        listed.lifetime.tunnel_over().await;
+    }
 }
 
 /// A client's connection as HTTP sees it.

@@ -35,7 +35,7 @@ impl Delegate {
     pub fn open((source, settings): (Source, Settings)) -> Result<(Delegate, ApiService), Problems> {
         // Before the first reading, so that no change falls between.
         let path = match &source {
-            Source::File(path) | Source::Collector(path) => Some(path),
+            Source::File(path) | Source::Collector(path) | Source::Person(path, _) => Some(path),
             Source::InCluster => None,
         };
         let mut follower = Follower::new(path);

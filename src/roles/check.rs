@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{cli, gateway, print, socks5};
+use super::{cli, gateway, print, proxy, socks5};
 use crate::config::environment;
 
 /// Checks the role that the command line names.
@@ -12,6 +12,13 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
             let (config, mistakes) = arguments.read(&environment);
             match gateway::prepare(&config, mistakes) {
                 Ok(_) => print(b"gateway: no mistakes found\n"),
+                Err(status) => status,
+            }
+        }
+        cli::Check::Proxy(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            match proxy::prepare(&config, mistakes) {
+                Ok(_) => print(b"proxy: no mistakes found\n"),
                 Err(status) => status,
             }
         }

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::pki::Pki;
 use super::status::StatusCommand;
-use crate::config::{Arguments, Gateway, LogOnly, Quickstart, Socks5};
+use crate::config::{Arguments, Gateway, LogOnly, Proxy, Quickstart, Socks5};
 
 /// Aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs
 #[derive(Debug, Parser)]
@@ -30,6 +30,9 @@ pub enum Command {
     /// Stand in front of extension API servers
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
+    /// A door on this machine to the API server of a kubeconfig, as kubectl proxy
+    #[command(after_help = ENVIRONMENT)]
+    Proxy(Arguments<Proxy>),
     /// A small SOCKS5 proxy whose connections go through an egress selection
     #[command(after_help = ENVIRONMENT_OF_DOOR)]
     Socks5(Arguments<Socks5>),
@@ -57,7 +60,7 @@ pub enum Command {
 /// The whole command line as clap knows it.
 pub fn command() -> clap::Command {
     // The roles read their environment themselves, to tell a mistake there from one on the command line.
-    from_environment(Cli::command(), &["quickstart", "gateway", "socks5", "check"])
+    from_environment(Cli::command(), &["quickstart", "gateway", "proxy", "socks5", "check"])
         .mut_subcommand("pki", |pki| pki.mut_args(|argument| argument.global(true)))
 }
 
@@ -92,6 +95,9 @@ pub enum Check {
     /// Check the gateway's flags, configuration file, certificates, and registry directory
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
+    /// Check the flags of the local door and the kubeconfig
+    #[command(after_help = ENVIRONMENT)]
+    Proxy(Arguments<Proxy>),
     /// Check the flags of the SOCKS5 proxy and the files they name
     #[command(after_help = ENVIRONMENT_OF_DOOR)]
     Socks5(Arguments<Socks5>),

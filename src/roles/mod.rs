@@ -5,6 +5,7 @@ pub mod cli;
 mod completion;
 pub mod gateway;
 pub mod pki;
+pub mod proxy;
 pub mod quickstart;
 mod signals;
 pub mod socks5;
@@ -42,6 +43,10 @@ pub fn main() -> ExitCode {
         Command::Socks5(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
             socks5::run(&config, mistakes)
+        }
+        Command::Proxy(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            proxy::run(config, mistakes)
         }
         Command::Pki { command, log } => match start_log(log.read(&environment)) {
             Ok(()) => {

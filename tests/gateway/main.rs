@@ -45,6 +45,7 @@ mod policy;
 mod pool;
 mod process;
 mod proxies;
+mod proxy;
 mod proxy_url;
 mod quickstart;
 mod raw;

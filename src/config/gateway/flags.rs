@@ -493,7 +493,9 @@ pub(in crate::config) const VERBOSITY: Flag = Flag::new(
     Kind::Count,
     "0",
     "The same as a number, as in klog: up to 2 is info, up to 5 debug, from 6 on trace",
-);
+)
+// klog's short form, which everyone's fingers know.
+.or('v');
 
 /// What the operator sees.
 pub static SEEN: Group = Group {

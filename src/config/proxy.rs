@@ -1,0 +1,330 @@
+//! The settings of `narthex proxy`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use super::arguments::{Arguments, Role};
+use super::flag::{Flag, Group, Kind};
+use super::gateway::flags;
+use super::reading::{Mistakes, Reading};
+use super::seen;
+use crate::kubeclient::{Chosen, Source};
+use crate::observe::log;
+
+/// kubectl's default, which alone goes together with a Unix socket.
+const PORT: u16 = 8001;
+
+static DOOR: Group = Group {
+    heading: "Door",
+    flags: &[
+        Flag::new(
+            "config",
+            Kind::File,
+            "",
+            "YAML file with any of these flags in camelCase (apiVersion narthex.dev/v1alpha1, kind ProxyConfiguration)",
+        ),
+        Flag::new(
+            "address",
+            Kind::Text("IP"),
+            "127.0.0.1",
+            "Where clients connect. Whoever can reach it acts with the credentials of the kubeconfig",
+        ),
+        Flag::new("port", Kind::Count, "8001", "The port there; 0 takes a free one and says which").or('p'),
+        Flag::new(
+            "unix-socket",
+            Kind::File,
+            "",
+            "Where clients connect instead: a Unix socket that only its owner can use. One that was left behind is replaced",
+        )
+        .or('u'),
+        Flag::new("api-prefix", Kind::Text("PATH"), "/", "Below which path the API is served"),
+        Flag::new(
+            "www",
+            Kind::Directory,
+            "",
+            "Static files to serve, too; whoever may use the API may read all of them",
+        )
+        .or('w'),
+        Flag::new("www-prefix", Kind::Text("PATH"), "/static/", "Below which path they are served").or('P'),
+    ],
+};
+
+static FILTER: Group = Group {
+    heading: "Filter",
+    flags: &[
+        Flag::new(
+            "accept-hosts",
+            Kind::Text("REGEX,…"),
+            r"^localhost$,^127\.0\.0\.1$,^\[::1\]$",
+            "Hosts that clients may call us by, and whose web pages may ask: this keeps the pages of others out",
+        ),
+        Flag::new("accept-paths", Kind::Text("REGEX,…"), "^.*", "Paths that are served"),
+        Flag::new(
+            "reject-paths",
+            Kind::Text("REGEX,…"),
+            "^/api/.*/pods/.*/exec,^/api/.*/pods/.*/attach",
+            "Paths that are not served, even if --accept-paths has them",
+        ),
+        Flag::new("reject-methods", Kind::Text("REGEX,…"), "^$", "Methods that are not served, such as POST,PUT,PATCH"),
+        Flag::new(
+            "disable-filter",
+            Kind::Switch,
+            "false",
+            "Serve whatever is asked, whoever asks. Any web page that a browser on this machine shows can then use the API",
+        ),
+    ],
+};
+
+static BEHIND: Group = Group {
+    heading: "What lies behind",
+    flags: &[
+        Flag::new(
+            "kubeconfig",
+            Kind::File,
+            "",
+            "Which API server, and who we are to it; $KUBECONFIG or ~/.kube/config if not given. Followed on disk, with the files it names",
+        ),
+        Flag::new("context", Kind::Text("NAME"), "", "The context of it, if not the current one"),
+        Flag::new("cluster", Kind::Text("NAME"), "", "The cluster of it, whatever the context says"),
+        Flag::new("user", Kind::Text("NAME"), "", "The user of it, whatever the context says"),
+        Flag::new(
+            "append-server-path",
+            Kind::Switch,
+            "false",
+            "Put the path of the server's URL before every path that is asked for",
+        ),
+        Flag::new(
+            "keepalive",
+            Kind::Duration,
+            "0s",
+            "Accepted because kubectl has it, and not used: connections are asked for a sign of life every 15s",
+        ),
+    ],
+};
+
+static SEEN: Group =
+    Group { heading: "Seen by the operator", flags: &[flags::LOG_FORMAT, flags::LOG_LEVEL, flags::VERBOSITY] };
+
+/// The local door to an API server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Proxy;
+
+impl Role for Proxy {
+    const FLAGS: &'static [&'static Group] = &[&DOOR, &FILTER, &BEHIND, &SEEN];
+    const LATER: &'static [Flag] = &[];
+    const KIND: &'static str = "ProxyConfiguration";
+}
+
+/// What the local door needs to know.
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    /// Where clients connect.
+    pub listen: Listen,
+    /// Below which path the API is served; begins and ends with a slash.
+    pub api_prefix: String,
+    /// The folder of static files and below which path they are served, if there are any.
+    pub files: Option<(PathBuf, String)>,
+    /// What is served; everything when none.
+    pub filter: Option<Patterns>,
+    /// Which API server.
+    pub source: Source,
+    /// Whether the path of the server's URL stands before all others.
+    pub append_server_path: bool,
+    /// The log.
+    pub log: log::Settings,
+}
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// TCP; port 0 takes a free one.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// Lists of patterns; each list matches what any of its patterns finds something in.
+#[derive(Clone, Debug, Default)]
+pub struct Patterns {
+    /// Of host names.
+    pub accept_hosts: Vec<Regex>,
+    /// Of decoded paths.
+    pub accept_paths: Vec<Regex>,
+    /// Of decoded paths.
+    pub reject_paths: Vec<Regex>,
+    /// Of methods.
+    pub reject_methods: Vec<Regex>,
+}
+
+impl Arguments<Proxy> {
+    /// Reads command line, environment and configuration file.
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (ProxyConfig, Mistakes) {
+        let mut reading = Reading::new(&self.written, Proxy::FLAGS, Proxy::LATER, Proxy::KIND, environment);
+        let listen = listen(&mut reading);
+        let api_prefix = prefix(&mut reading, "api-prefix");
+        let www_prefix = prefix(&mut reading, "www-prefix");
+        let files = reading.path("www").map(|folder| (folder, www_prefix));
+        if let Some((folder, www_prefix)) = &files {
+            if *www_prefix == api_prefix {
+                reading.problem("www-prefix", format_args!("{api_prefix} is the --api-prefix already"));
+            }
+            // In the words of kubectl.
+            match std::fs::metadata(folder) {
+                Ok(found) if found.is_dir() => {}
+                Ok(_) => reading
+                    .warning("www", format_args!("Static file directory {} is not a directory", folder.display())),
+                Err(error) => reading
+                    .warning("www", format_args!("Failed to stat static file directory {}: {error}", folder.display())),
+            }
+        }
+        let patterns = Patterns {
+            accept_hosts: patterns(&mut reading, "accept-hosts"),
+            accept_paths: patterns(&mut reading, "accept-paths"),
+            reject_paths: patterns(&mut reading, "reject-paths"),
+            reject_methods: patterns(&mut reading, "reject-methods"),
+        };
+        let filter = (!reading.switch("disable-filter")).then_some(patterns);
+        if filter.is_none() && matches!(listen, Listen::Tcp(_)) {
+            // In the words of kubectl.
+            let message = "Request filter disabled, your proxy is vulnerable to XSRF attacks, please be cautious";
+            reading.warning("disable-filter", message);
+        }
+        // Read so that a mistake in it is told.
+        reading.duration("keepalive");
+        let config = ProxyConfig {
+            listen,
+            api_prefix,
+            files,
+            filter,
+            source: source(&mut reading),
+            append_server_path: reading.switch("append-server-path"),
+            log: seen::log_settings(&mut reading),
+        };
+        (config, reading.end())
+    }
+}
+
+fn listen(reading: &mut Reading<'_>) -> Listen {
+    let port = u16::try_from(reading.count("port", u64::from(u16::MAX))).unwrap_or(PORT);
+    let ip = reading.parse("address", |text| match text {
+        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        text => text.trim_matches(['[', ']']).parse().map_err(|_| "use an address, such as 127.0.0.1 or ::1"),
+    });
+    match reading.path("unix-socket") {
+        Some(path) => {
+            if port != PORT {
+                // In the words of kubectl.
+                reading.problem("unix-socket", "cannot set --unix-socket and --port at the same time");
+            }
+            Listen::Unix(path)
+        }
+        None => Listen::Tcp(SocketAddr::new(ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), port)),
+    }
+}
+
+/// A path that begins and ends with a slash.
+fn prefix(reading: &mut Reading<'_>, name: &str) -> String {
+    let mut prefix = reading.text(name);
+    if !prefix.ends_with('/') {
+        prefix.push('/');
+    }
+    let segments = prefix.trim_matches('/');
+    let odd = segments.split('/').any(|segment| matches!(segment, "" | "." | "..")) && !segments.is_empty();
+    if !prefix.starts_with('/') || prefix.starts_with("//") || prefix.ends_with("//") || odd {
+        reading.problem(name, format_args!("{prefix:?}: use a path such as /custom/"));
+    }
+    prefix
+}
+
+/// A comma ends a pattern, as with kubectl: none can hold one. An empty one finds something everywhere.
+fn patterns(reading: &mut Reading<'_>, name: &str) -> Vec<Regex> {
+    let text = reading.text(name);
+    let mut patterns = Vec::new();
+    for pattern in text.split(',') {
+        // As Go's: classes such as \d are ASCII, and what is no UTF-8 can be matched.
+        match RegexBuilder::new(pattern).unicode(false).size_limit(1 << 20).build() {
+            Ok(pattern) => patterns.push(pattern),
+            Err(regex::Error::Syntax(_)) => reading.problem(name, format_args!("{pattern:?} is no regular expression")),
+            Err(error) => reading.problem(name, format_args!("{pattern:?}: {error}")),
+        }
+    }
+    patterns
+}
+
+fn source(reading: &mut Reading<'_>) -> Source {
+    let given = reading.path("kubeconfig").or_else(|| {
+        let text = reading.environment("KUBECONFIG")?;
+        let files: Vec<_> = text.split(':').filter(|file| !file.is_empty()).collect();
+        if files.len() > 1 {
+            let message = format!("KUBECONFIG names {} files: say which one is meant", files.len());
+            reading.problem("kubeconfig", message);
+        }
+        files.first().map(PathBuf::from)
+    });
+    let path = given.or_else(|| Some(PathBuf::from(reading.environment("HOME")?).join(".kube").join("config")));
+    let mut name = |flag| Some(reading.text(flag)).filter(|name| !name.is_empty());
+    let chosen = Chosen { context: name("context"), cluster: name("cluster"), user: name("user") };
+    match path {
+        Some(path) => Source::Person(path, chosen),
+        None => {
+            reading.problem("kubeconfig", "needed: there is neither KUBECONFIG nor HOME");
+            Source::Person(PathBuf::new(), chosen)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    fn read(line: &[&str]) -> Result<ProxyConfig, String> {
+        let command = Arguments::<Proxy>::augment_args(Command::new("proxy"));
+        let matches = command.try_get_matches_from(std::iter::once(&"proxy").chain(line)).unwrap();
+        let arguments = Arguments::<Proxy>::from_arg_matches(&matches).unwrap();
+        let (config, mistakes) = arguments.read(&|name| (name == "HOME").then(|| "/home/jane".to_owned()));
+        if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems.to_string()) }
+    }
+
+    #[test]
+    fn without_any_flag_it_is_as_kubectl_s() {
+        let config = read(&[]).unwrap();
+        assert_eq!(config.listen, Listen::Tcp("127.0.0.1:8001".parse().unwrap()));
+        assert_eq!((config.api_prefix.as_str(), config.files), ("/", None));
+        assert_eq!(config.source, Source::Person("/home/jane/.kube/config".into(), Chosen::default()));
+        let short = read(&["-p0", "-w", "/tmp", "-P", "/files", "--api-prefix=/custom"]).unwrap();
+        assert_eq!(short.listen, Listen::Tcp("127.0.0.1:0".parse().unwrap()));
+        assert_eq!((short.api_prefix.as_str(), short.files), ("/custom/", Some(("/tmp".into(), "/files/".to_owned()))));
+        assert_eq!(read(&["-u", "/run/s", "--port=8001"]).unwrap().listen, Listen::Unix("/run/s".into()));
+        assert!(read(&["--disable-filter"]).unwrap().filter.is_none());
+    }
+
+    #[test]
+    fn every_mistake_is_told_and_all_at_once() {
+        for (line, expected) in [
+            (
+                &["--unix-socket=s", "--port=1"][..],
+                "--unix-socket: cannot set --unix-socket and --port at the same time",
+            ),
+            (&["--www=/tmp", "--www-prefix=/", "--api-prefix=/"], "--www-prefix: / is the --api-prefix already"),
+            (&["--api-prefix=custom"], "--api-prefix: \"custom/\": use a path such as /custom/"),
+            (&["--api-prefix=/a/../b"], "--api-prefix: \"/a/../b/\": use a path such as /custom/"),
+            (&["--accept-paths=^/a,(b"], "--accept-paths: \"(b\" is no regular expression"),
+            (&["--address=example.com"], "--address: \"example.com\": use an address, such as 127.0.0.1 or ::1"),
+        ] {
+            assert_eq!(read(line).unwrap_err(), expected, "{line:?}");
+        }
+        let all = read(&["--reject-methods=[", "--reject-paths=)", "--keepalive=soon"]).unwrap_err();
+        assert_eq!(all.lines().count(), 3, "{all}");
+    }
+
+    #[test]
+    fn patterns_are_go_s() {
+        let patterns = read(&[r"--accept-paths=^/\d+$,é"]).unwrap().filter.unwrap().accept_paths;
+        let finds = |path: &[u8]| patterns.iter().any(|pattern| pattern.is_match(path));
+        assert!(finds(b"/12") && !finds("/\u{663}".as_bytes()) && finds("/é".as_bytes()) && !finds(b"/\xff"));
+    }
+}

@@ -1,0 +1,57 @@
+//! What we say ourselves: plain text in the words of Go's net/http, as scripts know it from `kubectl proxy`.
+
+use http::header::{CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, Method, Response, StatusCode};
+
+use crate::message::Body;
+
+/// An error and a line that says so (`http.Error`).
+pub(super) fn error(status: StatusCode, text: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(format!("{text}\n")));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// Nothing is there (`http.NotFound`).
+pub(super) fn not_found() -> Response<Body> {
+    error(StatusCode::NOT_FOUND, "404 page not found")
+}
+
+/// It is not served.
+pub(super) fn forbidden() -> Response<Body> {
+    error(StatusCode::FORBIDDEN, "Forbidden")
+}
+
+/// What cannot be understood.
+pub(super) fn bad_request(why: &str) -> Response<Body> {
+    let colon = if why.is_empty() { "" } else { ": " };
+    error(StatusCode::BAD_REQUEST, &format!("400 Bad Request{colon}{why}"))
+}
+
+/// It is elsewhere (`http.Redirect`).
+pub(super) fn moved(method: &Method, path: &str, query: Option<&str>) -> Response<Body> {
+    let location = match query {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    let Ok(value) = HeaderValue::try_from(&location) else { return bad_request("") };
+    let link = match *method {
+        Method::GET | Method::HEAD => format!("<a href=\"{}\">Moved Permanently</a>.\n\n", escape(&location)),
+        _ => String::new(),
+    };
+    let html = !link.is_empty();
+    let mut response = Response::new(Body::from(link));
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    response.headers_mut().insert(LOCATION, value);
+    if html {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    }
+    response
+}
+
+/// Text as HTML has it.
+pub(super) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;").replace('\'', "&#39;")
+}

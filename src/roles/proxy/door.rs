@@ -1,0 +1,117 @@
+//! A request at the door: which part of us it is for, whether it is served, and by whom.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use http::header::HOST;
+use http::{Method, Request, Response, Uri, Version};
+use percent_encoding::percent_decode_str;
+
+use super::filter::accepts;
+use super::paths::{Led, Prefixes};
+use super::relay::{Asked, relay};
+use super::{answer, files};
+use crate::config::proxy::Patterns;
+use crate::kubeclient::Client;
+use crate::listen::{Answering, Closer, Handler};
+use crate::message::{Body, Received};
+
+/// What all requests share.
+pub(super) struct Door {
+    pub(super) prefixes: Prefixes,
+    /// The folder of static files.
+    pub(super) files: Option<PathBuf>,
+    pub(super) filter: Option<Patterns>,
+    pub(super) append_server_path: bool,
+    pub(super) client: Rc<Client>,
+}
+
+/// One client's connection.
+pub(super) struct Connection {
+    pub(super) door: Rc<Door>,
+    /// The client, if it has an address.
+    pub(super) remote: Option<IpAddr>,
+    pub(super) closer: Closer,
+}
+
+impl Handler for Connection {
+    fn handle(self: Rc<Self>, request: Request<Received>) -> Answering {
+        Box::pin(async move {
+            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+            let answer = self.answer(request).await;
+            tracing::debug!(%method, path, status = answer.status().as_u16(), "answered");
+            answer
+        })
+    }
+}
+
+impl Connection {
+    async fn answer(&self, request: Request<Received>) -> Response<Body> {
+        let door = &*self.door;
+        let host = match host(&request) {
+            Ok(host) => host,
+            Err(refusal) => return *refusal,
+        };
+        let path = request.uri().path();
+        // `*`, or nothing at all behind CONNECT.
+        if !path.starts_with('/') || *request.method() == Method::CONNECT {
+            return if path == "*" { answer::bad_request("") } else { answer::not_found() };
+        }
+        if !is_well_escaped(path) {
+            return answer::bad_request("");
+        }
+        let query = request.uri().query();
+        let accepted = |path: &str| {
+            let decoded: Vec<u8> = percent_decode_str(path).collect();
+            let judged = |patterns| accepts(patterns, request.method(), &decoded, &host, request.headers());
+            door.filter.as_ref().is_none_or(judged)
+        };
+        match door.prefixes.lead(path) {
+            Led::Elsewhere(path) => answer::moved(request.method(), &path, query),
+            Led::Nowhere => answer::not_found(),
+            Led::Files(_) if !accepted(path) => answer::forbidden(),
+            Led::Files(below) => match &door.files {
+                Some(folder) => files::serve(folder, request.method(), below, query, request.headers()).await,
+                None => answer::not_found(),
+            },
+            Led::Api(path) if !accepted(&path) => answer::forbidden(),
+            Led::Api(path) => {
+                let onward = door.client.onward();
+                let before = if door.append_server_path { onward.prefix() } else { "" };
+                let Some(target) = target(before, &path, query) else { return answer::bad_request("") };
+                relay(&onward, Asked { request, target, client: self.remote, connection: &self.closer }).await
+            }
+        }
+    }
+}
+
+/// What the client calls us, port included. As net/http has it: that of the request line stands over the header.
+fn host(request: &Request<Received>) -> Result<String, Box<Response<Body>>> {
+    if let Some(authority) = request.uri().authority() {
+        return Ok(authority.to_string());
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let first = hosts.next();
+    match (first, hosts.next()) {
+        (_, Some(_)) => Err(Box::new(answer::bad_request("too many Host headers"))),
+        (None, None) if request.version() >= Version::HTTP_11 => {
+            Err(Box::new(answer::bad_request("missing required Host header")))
+        }
+        (None, None) => Ok(String::new()),
+        (Some(host), None) => match host.to_str() {
+            Ok(host) => Ok(host.to_owned()),
+            Err(_) => Err(Box::new(answer::bad_request("malformed Host header"))),
+        },
+    }
+}
+
+fn is_well_escaped(path: &str) -> bool {
+    path.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// What to ask the server for: escaped as the client has escaped it.
+fn target(before: &str, path: &str, query: Option<&str>) -> Option<Uri> {
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    format!("{before}{path}{query}").parse().ok()
+}

@@ -1,0 +1,48 @@
+//! `narthex proxy`: a door on a person's own machine to the API server of their kubeconfig, with their credentials: what
+//! `kubectl proxy` does.
+//!
+//! One thread serves all clients, so that they share their connections to the server.
+
+mod answer;
+mod door;
+mod files;
+mod filter;
+mod paths;
+mod relay;
+mod running;
+
+use std::process::ExitCode;
+
+use running::Running;
+
+use crate::config::{Mistakes, ProxyConfig};
+use crate::kubeclient::Kubeconfig;
+use crate::observe::log;
+use crate::roles::{refuse, tell, warn};
+
+/// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start, 2 if the command
+/// line cannot be read.
+pub fn run(config: ProxyConfig, mistakes: Mistakes) -> ExitCode {
+    let kubeconfig = match prepare(&config, mistakes) {
+        Ok(ready) => ready,
+        Err(status) => return status,
+    };
+    match Running::start(config, kubeconfig) {
+        Ok(running) => running.until_signal(),
+        Err(problems) => tell("proxy", &problems),
+    }
+}
+
+/// Begins the log and reads the kubeconfig; if there is any mistake, tells all of them and gives the exit status.
+pub(super) fn prepare(config: &ProxyConfig, mut mistakes: Mistakes) -> Result<Kubeconfig, ExitCode> {
+    warn(&mistakes.warnings);
+    mistakes.problems.keep(log::install(&config.log));
+    let kubeconfig = config.source.load();
+    match kubeconfig {
+        Ok(kubeconfig) if mistakes.problems.0.is_empty() => Ok(kubeconfig),
+        kubeconfig => {
+            mistakes.problems.0.extend(kubeconfig.err().into_iter().flat_map(|problems| problems.0));
+            Err(refuse("proxy", &mistakes))
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Which of our two parts a path belongs to, and which paths are written in another way than we know them: the rules of
+//! Go's `http.ServeMux`, which `kubectl proxy` is built on.
+
+use std::borrow::Cow;
+
+/// Below which paths what is served; each begins and ends with a slash.
+pub(super) struct Prefixes {
+    pub(super) api: String,
+    pub(super) files: Option<String>,
+}
+
+/// What a path leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Led<'p> {
+    /// The API; the path to ask it for, escaped as the client escaped it.
+    Api(Cow<'p, str>),
+    /// The static files; the path among them, with a slash before it.
+    Files(&'p str),
+    /// Another path, which the client is told to ask for.
+    Elsewhere(String),
+    /// Nothing.
+    Nowhere,
+}
+
+impl Prefixes {
+    /// What the escaped `path` leads to.
+    pub(super) fn lead<'p>(&self, path: &'p str) -> Led<'p> {
+        let clean = clean(path);
+        let known = |wanted: &str| self.api == wanted || self.files.as_deref() == Some(wanted);
+        if !clean.ends_with('/') {
+            let below = format!("{clean}/");
+            if known(&below) {
+                return Led::Elsewhere(below);
+            }
+        }
+        if clean != path {
+            return Led::Elsewhere(clean.into_owned());
+        }
+        // The longer prefix says more.
+        let files = self.files.as_deref().filter(|prefix| path.starts_with(prefix));
+        let api = path.starts_with(&self.api);
+        match files {
+            Some(prefix) if !api || prefix.len() > self.api.len() => Led::Files(&path[prefix.len() - 1..]),
+            _ if !api => Led::Nowhere,
+            // What already looks like the API's own paths is not cut off.
+            _ if self.api.starts_with("/api") => Led::Api(Cow::Borrowed(path)),
+            _ => Led::Api(Cow::Borrowed(&path[self.api.len() - 1..])),
+        }
+    }
+}
+
+/// Without `.`, `..` and empty segments, as Go's `path.Clean`; a slash at the end stays.
+pub(super) fn clean(path: &str) -> Cow<'_, str> {
+    let odd = |segment: &str| matches!(segment, "" | "." | "..");
+    let mut inner = path.strip_prefix('/').unwrap_or(path);
+    if path.starts_with('/') {
+        inner = inner.strip_suffix('/').unwrap_or(inner);
+        if path == "/" || !inner.split('/').any(odd) {
+            return Cow::Borrowed(path);
+        }
+    }
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                kept.pop();
+            }
+            segment => kept.push(segment),
+        }
+    }
+    let end = if path.ends_with('/') && !kept.is_empty() { "/" } else { "" };
+    Cow::Owned(format!("/{}{end}", kept.join("/")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_cleaned_as_go_cleans_them() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("", "/"),
+            ("a", "/a"),
+            ("//", "/"),
+            ("/a", "/a"),
+            ("/a/", "/a/"),
+            ("//double//slash", "/double/slash"),
+            ("/a/../b", "/b"),
+            ("/a/..", "/"),
+            ("/../..", "/"),
+            ("/a/./b/", "/a/b/"),
+            ("/a//", "/a/"),
+            ("/a/.", "/a"),
+            ("/..%2fx", "/..%2fx"),
+            ("/%2e%2e/x", "/%2e%2e/x"),
+            ("//evil.example/", "/evil.example/"),
+        ] {
+            assert_eq!(clean(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn where_paths_lead() {
+        let prefixes =
+            |api: &str, files: Option<&str>| Prefixes { api: api.to_owned(), files: files.map(str::to_owned) };
+        let api = |path| Led::Api(Cow::Borrowed(path));
+        let elsewhere = |path: &str| Led::Elsewhere(path.to_owned());
+        let (usual, custom) = (prefixes("/", Some("/static/")), prefixes("/custom/", Some("/")));
+        for (path, expected) in [
+            ("/", api("/")),
+            ("/api/v1", api("/api/v1")),
+            ("/a%2Fb", api("/a%2Fb")),
+            ("/static", elsewhere("/static/")),
+            ("/static/", Led::Files("/")),
+            ("/static/a/b", Led::Files("/a/b")),
+            ("/statics/", api("/statics/")),
+            ("/x/../static", elsewhere("/static/")),
+            ("/x//y", elsewhere("/x/y")),
+        ] {
+            assert_eq!(usual.lead(path), expected, "{path}");
+        }
+        for (path, expected) in [
+            ("/custom/api/a%2Fb", api("/api/a%2Fb")),
+            ("/custom/", api("/")),
+            ("/custom", elsewhere("/custom/")),
+            ("/api", Led::Files("/api")),
+        ] {
+            assert_eq!(custom.lead(path), expected, "{path}");
+        }
+        assert_eq!(prefixes("/custom/", None).lead("/api"), Led::Nowhere);
+        assert_eq!(prefixes("/api/", None).lead("/api/v1"), api("/api/v1"));
+        assert_eq!(prefixes("/api/", None).lead("/apis"), Led::Nowhere);
+    }
+}

@@ -1,0 +1,241 @@
+//! Sending a request on to the API server, and its answer back.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, UPGRADE, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body as _, Frame, SizeHint};
+use hyper_util::rt::TokioIo;
+
+use super::answer;
+use crate::egress::{DialError, Lease};
+use crate::forward::carry;
+use crate::kubeclient::{Onward, Undelivered};
+use crate::listen::Closer;
+use crate::message::{Body, BodyError, Received, hop_by_hop, upgrade_protocol};
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// Once one side of a tunnel has said it is done, the other may still finish: this long without a byte.
+const LINGER: Duration = Duration::from_secs(900);
+
+/// A request and where it came from.
+pub(super) struct Asked<'a> {
+    pub(super) request: Request<Received>,
+    /// The path and query to ask for, behind what the server's URL may have.
+    pub(super) target: Uri,
+    /// The client, if it has an address.
+    pub(super) client: Option<IpAddr>,
+    pub(super) connection: &'a Closer,
+}
+
+/// Sends it on and gives the answer, whatever it is.
+pub(super) async fn relay(onward: &Onward, asked: Asked<'_>) -> Response<Body> {
+    let Asked { mut request, target, client, connection } = asked;
+    let protocol = match request.version() {
+        Version::HTTP_11 => upgrade_protocol(request.headers()).and_then(|it| HeaderValue::from_str(it).ok()),
+        _ => None,
+    };
+    rewrite(request.headers_mut(), onward.authorization(), client);
+    *request.uri_mut() = target;
+    match protocol {
+        Some(protocol) => upgrade(onward, request, protocol, connection).await,
+        None => {
+            let (parts, body) = request.into_parts();
+            let body = if body.is_end_stream() { Body::Empty } else { Body::stream(body) };
+            let outbound = new(parts.method, parts.uri, parts.headers, body);
+            match onward.send(outbound).await {
+                Ok((response, lease)) => answered(response, lease),
+                Err(undelivered) => failed("", &undelivered),
+            }
+        }
+    }
+}
+
+async fn upgrade(
+    onward: &Onward,
+    mut request: Request<Received>,
+    protocol: HeaderValue,
+    connection: &Closer,
+) -> Response<Body> {
+    let client = hyper::upgrade::on(&mut request);
+    let (mut parts, _) = request.into_parts();
+    parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    parts.headers.insert(UPGRADE, protocol);
+    // A body has no place before a tunnel; what follows the header belongs to the tunnel.
+    parts.headers.remove(CONTENT_LENGTH);
+    let outbound = new(parts.method, parts.uri, parts.headers, Body::Empty);
+    let (mut response, lease) = match onward.send_alone(outbound).await {
+        Ok(answered) => answered,
+        Err(undelivered) => return failed("error dialing backend: ", &undelivered),
+    };
+    let status = response.status();
+    if status != StatusCode::SWITCHING_PROTOCOLS {
+        if status.as_u16() < 400 {
+            let why = format!("invalid upgrade response: status code {}", status.as_u16());
+            return answer::error(StatusCode::INTERNAL_SERVER_ERROR, &why);
+        }
+        let mut answer = answered(response.map(Received::from), lease);
+        // What the client sent behind its request was meant for a tunnel that there is not.
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        return answer;
+    }
+    let switched = response.headers().get(UPGRADE).cloned();
+    let server = hyper::upgrade::on(&mut response);
+    let (mut head, _) = response.into_parts();
+    hop_by_hop::strip_response(&mut head.headers, |_| false);
+    head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    if let Some(switched) = switched {
+        head.headers.insert(UPGRADE, switched);
+    }
+    let tunnel = connection.tunnel();
+    tokio::task::spawn_local(async move {
+        let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
+        let counts = Cell::default();
+        tokio::select! {
+            _ = carry(TokioIo::new(client), TokioIo::new(server), LINGER, &counts) => {}
+            () = tunnel.cut() => {}
+        }
+        drop(lease);
+    });
+    let mut answer = Response::new(Body::Empty);
+    *answer.status_mut() = head.status;
+    *answer.headers_mut() = head.headers;
+    answer
+}
+
+fn new(method: Method, uri: Uri, headers: HeaderMap, body: Body) -> Box<Request<Body>> {
+    let mut request = Box::new(Request::new(body));
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    request
+}
+
+/// What the server is told instead of what the client said to us.
+fn rewrite(headers: &mut HeaderMap, ours: Option<&HeaderValue>, client: Option<IpAddr>) {
+    hop_by_hop::strip_request(headers, |_| false);
+    headers.remove(HOST);
+    // It was for us, and is answered by now.
+    headers.remove(EXPECT);
+    // A client that has credentials of its own uses them, as with client-go.
+    let own = headers.get(AUTHORIZATION).is_some_and(|value| !value.is_empty());
+    if let Some(ours) = ours.filter(|_| !own) {
+        headers.insert(AUTHORIZATION, ours.clone());
+    }
+    headers
+        .entry(USER_AGENT)
+        .or_insert_with(|| HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
+    if let Some(client) = client {
+        let mut way = Vec::new();
+        for value in headers.get_all(FORWARDED_FOR) {
+            way.extend_from_slice(value.as_bytes());
+            way.extend_from_slice(b", ");
+        }
+        way.extend_from_slice(client.to_canonical().to_string().as_bytes());
+        if let Ok(way) = HeaderValue::from_bytes(&way) {
+            headers.insert(FORWARDED_FOR, way);
+        }
+    }
+}
+
+fn answered(response: Response<Received>, lease: Lease) -> Response<Body> {
+    let (mut head, from) = response.into_parts();
+    hop_by_hop::strip_response(&mut head.headers, |_| false);
+    let mut answer = Response::new(Body::stream(Leased { from, lease }));
+    *answer.status_mut() = head.status;
+    *answer.headers_mut() = head.headers;
+    answer
+}
+
+/// Why there is no answer, as text: what asks through us is often a person.
+fn failed(before: &str, undelivered: &Undelivered) -> Response<Body> {
+    let why = match undelivered {
+        Undelivered::Unreachable(error) => unreachable(error),
+        Undelivered::Broken(why) => why.clone(),
+    };
+    tracing::warn!(why, "the API server did not answer");
+    answer::error(StatusCode::INTERNAL_SERVER_ERROR, &format!("{before}{why}"))
+}
+
+/// In Go's words where scripts look for them.
+fn unreachable(error: &DialError) -> String {
+    match (error.reason, error.cause.rsplit_once(": ")) {
+        ("ConnectionRefused", Some((place, _))) => format!("dial tcp {place}: connect: connection refused"),
+        _ => error.cause.clone(),
+    }
+}
+
+/// An answer's body, and the hold on the connection that it comes from.
+struct Leased {
+    from: Received,
+    lease: Lease,
+}
+
+impl http_body::Body for Leased {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = Pin::new(&mut self.from).poll_frame(cx);
+        // hyper never asks again once this is so: the end must be seen here.
+        let whole = match &polled {
+            Poll::Ready(Some(Ok(_))) => self.from.is_end_stream(),
+            Poll::Ready(None) => true,
+            _ => false,
+        };
+        if whole {
+            self.lease.finished();
+        }
+        // The error itself stays here: hyper would pass on the reason of a reset.
+        polled.map_err(|_| "the API server broke its answer off".into())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.from.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.from.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_is_told() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("host", "localhost:8001"),
+            ("connection", "keep-alive, x-mine"),
+            ("x-mine", "1"),
+            ("proxy-authorization", "Basic eA=="),
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-for", "5.6.7.8"),
+            ("te", "trailers"),
+        ] {
+            headers.append(name, HeaderValue::from_static(value));
+        }
+        let ours = HeaderValue::from_static("Bearer ours");
+        let mut own = headers.clone();
+        rewrite(&mut headers, Some(&ours), Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(headers["x-forwarded-for"], "1.2.3.4, 5.6.7.8, 127.0.0.1");
+        assert_eq!((&headers["authorization"], &headers["te"]), (&ours, &HeaderValue::from_static("trailers")));
+        assert!(headers["user-agent"].to_str().unwrap().starts_with("narthex/"));
+        assert_eq!(headers.len(), 4, "{headers:?}");
+        own.insert(AUTHORIZATION, HeaderValue::from_static("Bearer own"));
+        own.insert(USER_AGENT, HeaderValue::from_static("curl"));
+        rewrite(&mut own, Some(&ours), None);
+        assert_eq!(
+            (&own["authorization"], &own["user-agent"]),
+            (&"Bearer own".parse().unwrap(), &"curl".parse().unwrap())
+        );
+        assert_eq!(own.get_all("x-forwarded-for").iter().count(), 2);
+    }
+}

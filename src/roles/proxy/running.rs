@@ -1,0 +1,210 @@
+//! The door when it stands, and how it comes to its end.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+
+use super::door::{Connection, Door};
+use super::paths::Prefixes;
+use crate::config::ProxyConfig;
+use crate::config::proxy::Listen;
+use crate::egress::Resolver;
+use crate::kubeclient::{Client, Kubeconfig};
+use crate::listen::{Connections, Limits, bind, serve_plain};
+use crate::process::{self, Drain, Drainer, Phase, Problem, Problems};
+use crate::roles::gateway::thread;
+use crate::roles::signals::with_signals;
+
+/// How often connections are looked through.
+const ROUND: Duration = Duration::from_secs(1);
+/// What runs when the process is to end may take this long.
+const GRACE: Duration = Duration::from_secs(5);
+/// As long as a person may leave a connection alone.
+const IDLE: Duration = Duration::from_secs(15 * 60);
+
+/// A door that stands.
+pub(super) struct Running {
+    drainer: Drainer,
+    thread: JoinHandle<()>,
+    _socket: Option<SocketFile>,
+}
+
+enum Listening {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+/// A socket that goes with the door.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Running {
+    /// Opens the door. When this returns, it listens, and standard output says where.
+    ///
+    /// # Errors
+    /// What keeps it from listening.
+    pub(super) fn start(config: ProxyConfig, kubeconfig: Kubeconfig) -> Result<Running, Problems> {
+        if !kubeconfig.path().is_empty() && !config.append_server_path {
+            // In the words of kubectl.
+            tracing::warn!(
+                "Your kube context contains a server path {}, use --append-server-path to automatically append the path \
+                 to each request",
+                kubeconfig.path()
+            );
+        }
+        let (listening, socket, place) = match &config.listen {
+            Listen::Tcp(address) => {
+                let listener = bind(*address, "--port")?;
+                let address = listener.local_addr().map_err(|error| Problem::new(address, error))?;
+                tracing::info!(%address, server = %kubeconfig.server(), "serving");
+                (Listening::Tcp(listener), None, address.to_string())
+            }
+            Listen::Unix(path) => {
+                let listener = bind_socket(path)?;
+                tracing::info!(path = %path.display(), server = %kubeconfig.server(), "serving");
+                (Listening::Unix(listener), Some(SocketFile(path.clone())), path.display().to_string())
+            }
+        };
+        let (drainer, drain) = Drain::new();
+        // One thread: all clients share its connections to the server.
+        let thread = thread("door", move || run(config, kubeconfig, listening, drain))?;
+        // In the words of kubectl, which scripts wait for. If nobody reads it, nobody waits.
+        let _ = writeln!(io::stdout(), "Starting to serve on {place}");
+        Ok(Running { drainer, thread, _socket: socket })
+    }
+
+    /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
+    pub(super) fn until_signal(self) -> ExitCode {
+        let Running { drainer, thread, _socket } = self;
+        with_signals(async |signals| {
+            let name = signals.next().await;
+            tracing::info!(signal = name, "ending: what runs may finish; a second signal ends at once");
+            drainer.advance(Phase::Draining);
+            let (finished, rest) = tokio::sync::oneshot::channel();
+            std::thread::spawn(move || {
+                if thread.join().is_err() {
+                    tracing::error!("a thread panicked; this is a defect of ours");
+                }
+                let _ = finished.send(());
+            });
+            tokio::select! {
+                biased;
+                name = signals.next() => {
+                    tracing::warn!(signal = name, "ending at once; what ran is lost");
+                    ExitCode::FAILURE
+                }
+                _ = rest => ExitCode::SUCCESS,
+            }
+        })
+    }
+}
+
+/// A socket that only its owner can use, from its first moment on.
+fn bind_socket(path: &Path) -> Result<std::os::unix::net::UnixListener, Problem> {
+    let problem = |error: io::Error| Problem::new(path.display(), format_args!("cannot listen: {error}"));
+    // What was left behind by one that was killed. Nothing else is taken away.
+    if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        fs::remove_file(path).map_err(problem)?;
+    }
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let bound = std::os::unix::net::UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = bound.map_err(problem)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(problem)?;
+    listener.set_nonblocking(true).map_err(problem)?;
+    Ok(listener)
+}
+
+/// Serves until the process ends.
+async fn run(config: ProxyConfig, kubeconfig: Kubeconfig, listening: Listening, drain: Drain) {
+    let client = Client::new(config.source, kubeconfig, Resolver::System.into());
+    tokio::task::spawn_local(client.clone().follow());
+    let (files, files_prefix) = config.files.unzip();
+    let door = Rc::new(Door {
+        prefixes: Prefixes { api: config.api_prefix, files: files_prefix },
+        files,
+        filter: config.filter,
+        append_server_path: config.append_server_path,
+        client,
+    });
+    let limits = Limits { idle_timeout: IDLE, ..Limits::default() };
+    let connections = Connections::default();
+    let served = match listening {
+        Listening::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
+        Listening::Unix(listener) => UnixListener::from_std(listener).map(Listener::Unix),
+    };
+    match served {
+        Ok(listener) => accept(listener, &door, &limits, &connections, drain).await,
+        Err(error) => tracing::error!(%error, "cannot accept connections"),
+    }
+    connections.finish();
+    let until = tokio::time::Instant::now() + GRACE;
+    while !connections.is_empty() && tokio::time::Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        connections.sweep(&limits);
+    }
+    if !connections.is_empty() {
+        tracing::warn!(connections = connections.len(), "ending although some are still served: their time is up");
+        connections.cut();
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+async fn accept(listener: Listener, door: &Rc<Door>, limits: &Limits, connections: &Connections, mut drain: Drain) {
+    let mut round = tokio::time::interval(ROUND);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = drain.reached(Phase::Draining) => return,
+            accepted = take(&listener, door, limits, connections) => accepted,
+            _ = round.tick() => {
+                connections.sweep(limits);
+                continue;
+            }
+        };
+        if let Err(error) = accepted {
+            // EMFILE and its kind do not pass by being asked again at once.
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Takes one connection and serves it beside the others.
+async fn take(listener: &Listener, door: &Rc<Door>, limits: &Limits, connections: &Connections) -> io::Result<()> {
+    let door = door.clone();
+    match listener {
+        Listener::Tcp(listener) => {
+            let (socket, remote) = listener.accept().await?;
+            // One that is gone already needs none.
+            if process::set_up(&socket).is_ok() {
+                let meet = move |closer| Connection { door, remote: Some(remote.ip()), closer };
+                tokio::task::spawn_local(serve_plain(socket, remote, meet, limits, connections));
+            }
+        }
+        Listener::Unix(listener) => {
+            let (socket, _) = listener.accept().await?;
+            let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+            let meet = move |closer| Connection { door, remote: None, closer };
+            tokio::task::spawn_local(serve_plain(socket, nowhere, meet, limits, connections));
+        }
+    }
+    Ok(())
+}

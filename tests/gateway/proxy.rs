@@ -1,0 +1,415 @@
+//! `narthex proxy`: the real binary between clients that speak plain HTTP and an API server of ours.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::backend::{Backend, Settings, data, json as answer, told};
+use crate::raw;
+use crate::world::{PATIENCE, World, eventually, narthex};
+
+/// The door; it goes when dropped.
+struct Door {
+    child: Child,
+    /// What its first line names: an address or a path.
+    place: String,
+}
+
+impl Door {
+    fn open(world: &World, more: &[&str]) -> Door {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
+            .args(["proxy", &format!("--kubeconfig={}", world.path("kubeconfig").display())])
+            .args(more)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let place = line.trim_end().strip_prefix("Starting to serve on ").expect("the start line").to_owned();
+        Door { child, place }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(&self.place).await.unwrap()
+    }
+
+    /// Asks as the head says, with a name of ours, and gives the whole answer.
+    async fn ask(&self, line: &str, headers: &str) -> Said {
+        let host = if headers.to_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
+        let request = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\n{headers}\r\n");
+        exchange(self.connect().await, &request).await
+    }
+
+    async fn get(&self, path: &str) -> Said {
+        self.ask(&format!("GET {path}"), "").await
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An answer, byte for byte.
+#[derive(Debug)]
+struct Said {
+    status: u16,
+    /// In lower case.
+    head: String,
+    body: String,
+}
+
+impl Said {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Said {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut all = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("an end in time").ok();
+    let all = String::from_utf8(all).unwrap();
+    let (head, body) = all.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {all}"));
+    let status = head[9..12].parse().unwrap();
+    Said { status, head: head.replace("\r\n", "\n").to_lowercase(), body: body.to_owned() }
+}
+
+/// Reads until `text` has come.
+async fn until(stream: &mut TcpStream, text: &str) -> String {
+    let mut all = Vec::new();
+    while !String::from_utf8_lossy(&all).contains(text) {
+        let read = tokio::time::timeout(PATIENCE, stream.read_buf(&mut all)).await.expect("bytes in time");
+        assert!(read.unwrap() > 0, "{text} did not come: {}", String::from_utf8_lossy(&all));
+    }
+    String::from_utf8(all).unwrap()
+}
+
+/// Writes the kubeconfig of somebody who has a certificate and a token.
+fn write_kubeconfig(world: &World, server: &str, token: &str) {
+    let document = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": "backend-ca.crt"}}],
+        "users": [
+            {"name": "u", "user": {
+                "client-certificate": "front-proxy.crt", "client-key": "front-proxy.key", "token": token,
+            }},
+            {"name": "other", "user": {
+                "client-certificate": "front-proxy.crt", "client-key": "front-proxy.key", "token": "other",
+            }},
+        ],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}, {"name": "y", "context": {"cluster": "c"}}],
+        "current-context": "x",
+    });
+    let hidden = world.path(".kubeconfig.tmp");
+    std::fs::write(&hidden, document.to_string()).unwrap();
+    std::fs::rename(hidden, world.path("kubeconfig")).unwrap();
+}
+
+fn at_home(settings: Settings) -> Settings {
+    Settings { names: vec!["127.0.0.1"], all: true, ..settings }
+}
+
+/// A world with an API server that answers every request, and a kubeconfig that names it.
+async fn world() -> (World, Backend) {
+    let world = World::new();
+    let server = Backend::start(&world, at_home(Settings::http2()), |_| async { answer(200, "{}") }).await;
+    write_kubeconfig(&world, &format!("https://{}", server.address), "secret");
+    (world, server)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_reach_the_server_with_the_credentials_of_the_kubeconfig() {
+    let (world, server) = world().await;
+    let door = Door::open(&world, &["--port=0"]);
+    let said = door.ask("GET /api/v1/pods?limit=1&x=%2F", "X-Forwarded-For: 1.2.3.4\r\nX-Mine: 1\r\n").await;
+    assert_eq!((said.status, said.body.as_str()), (200, "{}"), "{said:?}");
+    let seen = server.last();
+    assert_eq!(
+        (seen.peer.as_str(), &seen.all("authorization")[..]),
+        ("narthex-front-proxy", &["Bearer secret".to_owned()][..])
+    );
+    assert_eq!(seen.uri.path_and_query().unwrap().as_str(), "/api/v1/pods?limit=1&x=%2F");
+    assert_eq!(
+        (seen.all("x-forwarded-for"), seen.all("x-mine")),
+        (vec!["1.2.3.4, 127.0.0.1".to_owned()], vec!["1".to_owned()])
+    );
+    assert!(seen.all("host").is_empty() && seen.all("connection").is_empty(), "{seen:?}");
+
+    let posted = "Content-Length: 5\r\nAuthorization: Bearer mine\r\nProxy-Authorization: x\r\n\r\nhello";
+    let request = format!("POST /api/v1/pods HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{posted}");
+    assert_eq!(exchange(door.connect().await, &request).await.status, 200);
+    let seen = server.last();
+    assert_eq!((seen.method.as_str(), seen.all("authorization")), ("POST", vec!["Bearer mine".to_owned()]));
+    assert!(seen.all("proxy-authorization").is_empty());
+
+    // Many clients, one connection.
+    let asked = (0..20).map(|number| {
+        let door = &door;
+        async move { door.get(&format!("/api/{number}")).await.status }
+    });
+    assert!(futures_util::future::join_all(asked).await.iter().all(|status| *status == 200));
+    assert_eq!(server.connections(), 1);
+
+    // Rotated credentials, and another user.
+    write_kubeconfig(&world, &format!("https://{}", server.address), "fresh");
+    eventually("the new token to be used", async || {
+        door.get("/api").await;
+        (server.last().all("authorization") == ["Bearer fresh"]).then_some(())
+    })
+    .await;
+    let other = Door::open(&world, &["-p", "0", "--context=y", "--user=other"]);
+    other.get("/api").await;
+    assert_eq!(server.last().all("authorization"), ["Bearer other"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_a_watch_come_as_they_happen_and_the_end_is_graceful() {
+    let world = World::new();
+    let (server, mut writers) = told(&world, at_home(Settings::http2())).await;
+    write_kubeconfig(&world, &format!("https://{}", server.address), "secret");
+    let mut door = Door::open(&world, &["--port=0"]);
+    let mut stream = door.connect().await;
+    stream.write_all(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let writer = writers.recv().await.unwrap();
+    writer.send(data("one\n")).unwrap();
+    until(&mut stream, "one\n").await;
+    writer.send(data("two\n")).unwrap();
+    until(&mut stream, "two\n").await;
+    door.signal("TERM");
+    // Nobody new is let in, and what runs is finished.
+    eventually("the port to be closed", async || TcpStream::connect(&door.place).await.is_err().then_some(())).await;
+    writer.send(data("three\n")).unwrap();
+    drop(writer);
+    until(&mut stream, "three\n\r\n0\r\n\r\n").await;
+    let ended = eventually("the end", async || door.child.try_wait().unwrap()).await;
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_become_tunnels() {
+    let world = World::new();
+    let backend = Backend::raw(&world, at_home(Settings::http1()), |stream| async move {
+        let mut stream = stream;
+        let mut head = Vec::new();
+        while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let head = String::from_utf8(head).unwrap().to_lowercase();
+        let status = if head.contains("get /refused") { "403 Forbidden" } else { "101 Switching Protocols" };
+        let status = if head.contains("get /odd") { "200 OK" } else { status };
+        let upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n";
+        let said = match status {
+            "101 Switching Protocols" => format!("HTTP/1.1 {status}\r\n{upgrade}\r\n{head}"),
+            _ => format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno"),
+        };
+        stream.write_all(said.as_bytes()).await.unwrap();
+        let (mut read, mut write) = tokio::io::split(stream);
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+    })
+    .await;
+    write_kubeconfig(&world, &format!("https://{}", backend.address), "secret");
+    let door = Door::open(&world, &["--port=0"]);
+    let upgrade = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    let mut stream = door.connect().await;
+    let request = format!("GET /api/v1/namespaces/a/pods/b/portforward HTTP/1.1\r\n{upgrade}");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let head = until(&mut stream, "x-forwarded-for: 127.0.0.1").await;
+    assert!(head.starts_with("HTTP/1.1 101 ") && head.contains("authorization: bearer secret"), "{head}");
+    stream.write_all(b"there and back").await.unwrap();
+    until(&mut stream, "there and back").await;
+
+    let refused = exchange(door.connect().await, &format!("GET /refused HTTP/1.1\r\n{upgrade}")).await;
+    assert_eq!((refused.status, refused.body.as_str()), (403, "no"));
+    let mut stream = door.connect().await;
+    stream.write_all(format!("GET /odd HTTP/1.1\r\n{upgrade}").as_bytes()).await.unwrap();
+    let odd = until(&mut stream, "invalid upgrade response: status code 200\n").await;
+    assert!(odd.starts_with("HTTP/1.1 500 "), "{odd}");
+    let exec = door.ask("GET /api/v1/namespaces/a/pods/b/exec", "Upgrade: SPDY/3.1\r\n").await;
+    assert_eq!((exec.status, exec.body.as_str()), (403, "Forbidden\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unix_socket_is_its_owner_s_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (world, server) = world().await;
+    let path = world.path("door");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let door = Door::open(&world, &[&format!("--unix-socket={}", path.display())]);
+    assert_eq!(door.place, path.display().to_string());
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let request = "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    assert_eq!(exchange(UnixStream::connect(&path).await.unwrap(), request).await.status, 200);
+    assert!(server.last().all("x-forwarded-for").is_empty());
+    door.signal("TERM");
+    eventually("the socket to go", async || (!path.exists()).then_some(())).await;
+    // What is no socket is not taken away.
+    std::fs::write(&path, "mine").unwrap();
+    let arguments =
+        ["proxy", &format!("--kubeconfig={}", world.path("kubeconfig").display()), "-u", path.to_str().unwrap()];
+    let output = narthex(&arguments.map(str::to_owned));
+    assert_eq!((output.status.code(), std::fs::read_to_string(&path).unwrap().as_str()), (Some(1), "mine"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_served_is_said_in_kubectl_s_words() {
+    let (world, server) = world().await;
+    let door = Door::open(&world, &["--port=0", "--api-prefix=/custom", "--reject-methods=^(POST|PUT)$"]);
+    for (line, headers, status, body) in [
+        ("GET /custom/api", "", 200, "{}"),
+        ("GET /custom/", "", 200, "{}"),
+        ("GET /custom/api", "Host: localhost:9999\r\n", 200, "{}"),
+        ("GET /api", "", 404, "404 page not found\n"),
+        ("POST /custom/api", "", 403, "Forbidden\n"),
+        ("GET /custom/api", "Host: rebound.example\r\n", 403, "Forbidden\n"),
+        ("GET /custom/api", "Origin: http://evil.example\r\n", 403, "Forbidden\n"),
+        ("GET /custom/api", "Sec-Fetch-Site: cross-site\r\n", 403, "Forbidden\n"),
+        ("GET /custom/api/v1/namespaces/a/pods/b/%65xec", "", 403, "Forbidden\n"),
+        ("GET http://rebound.example/custom/api", "", 403, "Forbidden\n"),
+        ("GET /custom/a%zz", "", 400, "400 Bad Request\n"),
+        ("GET /custom/api", "Host: localhost\r\nHost: localhost\r\n", 400, "400 Bad Request: too many Host headers\n"),
+        ("GET /custom", "", 301, "<a href=\"/custom/\">Moved Permanently</a>.\n\n"),
+        ("GET //custom//api/../x?a=b", "", 301, "<a href=\"/custom/x?a=b\">Moved Permanently</a>.\n\n"),
+        ("DELETE /custom//x", "", 301, ""),
+    ] {
+        let said = door.ask(line, headers).await;
+        assert_eq!((said.status, said.body.as_str()), (status, body), "{line} {headers}");
+        if status == 403 {
+            assert_eq!(said.header("content-type"), Some("text/plain; charset=utf-8"));
+            assert_eq!(said.header("x-content-type-options"), Some("nosniff"));
+        }
+    }
+    assert_eq!(door.get("/custom/..").await.header("location"), Some("/"));
+    door.get("/custom/a%2Fb/..%2fc").await;
+    assert_eq!(server.last().uri.path(), "/a%2Fb/..%2fc");
+    assert_eq!(server.seen().len(), 4);
+
+    let open = Door::open(&world, &["--port=0", "--disable-filter"]);
+    let exec = open.ask("GET /api/v1/namespaces/a/pods/b/exec", "Host: anything\r\nOrigin: null\r\n").await;
+    assert_eq!(exec.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_s_own_path_and_its_failures() {
+    let (world, server) = world().await;
+    let address = server.address;
+    write_kubeconfig(&world, &format!("https://{address}/base/"), "secret");
+    let (plain, appended) = (Door::open(&world, &["-p0"]), Door::open(&world, &["-p0", "--append-server-path"]));
+    plain.get("/api?x").await;
+    assert_eq!(server.last().uri.path_and_query().unwrap().as_str(), "/api?x");
+    appended.get("/api?x").await;
+    assert_eq!(server.last().uri.path_and_query().unwrap().as_str(), "/base/api?x");
+    server.stop().await;
+    let said = plain.get("/api").await;
+    let expected = format!("dial tcp {address}: connect: connection refused\n");
+    assert_eq!((said.status, said.body.as_str()), (500, expected.as_str()));
+    assert_eq!(said.header("content-type"), Some("text/plain; charset=utf-8"));
+    let upgrade = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    let mut stream = plain.connect().await;
+    stream.write_all(format!("GET /api HTTP/1.1\r\n{upgrade}").as_bytes()).await.unwrap();
+    until(&mut stream, &format!("error dialing backend: {expected}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_an_answer_is_no_whole_one() {
+    let world = World::new();
+    let server = raw::http1(&world, Settings::http1(), |mut talk: raw::Talk| async move {
+        talk.say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf").await;
+        talk.close().await;
+    })
+    .await;
+    write_kubeconfig(&world, &format!("https://{}", server.address), "secret");
+    let path = world.path("kubeconfig");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"server\"", "\"tls-server-name\":\"things-v1.things.svc\",\"server\""))
+        .unwrap();
+    let door = Door::open(&world, &["--port=0"]);
+    let said = door.ask("GET /api", "User-Agent: somebody\r\n").await;
+    assert_eq!((said.header("content-length"), said.body.as_str()), (Some("100"), "half"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_mistakes_are_told_before_anything_listens() {
+    let world = World::new();
+    std::fs::write(world.path("kubeconfig"), "current-context: gone\n").unwrap();
+    let kubeconfig = format!("--kubeconfig={}", world.path("kubeconfig").display());
+    for command in [&["proxy"][..], &["check", "proxy"]] {
+        let wrong = [&kubeconfig, "--unix-socket=/nowhere/door", "--port=1", "--accept-paths=("];
+        let arguments: Vec<_> = command.iter().chain(&wrong).map(|text| (*text).to_owned()).collect();
+        let output = narthex(&arguments);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        for words in [
+            "3 problems",
+            "--unix-socket: cannot set --unix-socket and --port at the same time",
+            "--accept-paths: \"(\" is no regular expression",
+            "current-context: there is no single context \"gone\"",
+        ] {
+            assert!(told.contains(words), "{words} is not told:\n{told}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn static_files_are_served_under_the_same_filter() {
+    let (world, server) = world().await;
+    let www = world.path("www");
+    std::fs::create_dir_all(www.join("page")).unwrap();
+    std::fs::create_dir_all(www.join("list/below")).unwrap();
+    std::fs::write(www.join("page/index.html"), "<p>hello").unwrap();
+    std::fs::write(www.join("list/a<b #1.bin"), "\0one").unwrap();
+    std::fs::write(www.join("big"), "0123456789".repeat(50_000)).unwrap();
+    let door = Door::open(&world, &["--port=0", &format!("--www={}", www.display())]);
+    for (line, headers, status, location, body) in [
+        ("GET /static/page/", "", 200, None, "<p>hello"),
+        ("GET /static/page/index.html", "", 301, Some("./"), ""),
+        ("GET /static/page?a=b", "", 301, Some("page/?a=b"), ""),
+        ("GET /static", "", 301, Some("/static/"), "<a href=\"/static/\">Moved Permanently</a>.\n\n"),
+        ("GET /static/big/", "", 301, Some("../big"), ""),
+        ("GET /static/none", "", 404, None, "404 page not found\n"),
+        ("GET /static/%2e%2e/kubeconfig", "", 404, None, "404 page not found\n"),
+        ("GET /static/..%2fkubeconfig", "", 404, None, "404 page not found\n"),
+        ("GET /static/%00", "", 404, None, "404 page not found\n"),
+        ("GET /static/page/", "Host: rebound.example\r\n", 403, None, "Forbidden\n"),
+        ("GET /static/page/", "Origin: http://evil.example\r\n", 403, None, "Forbidden\n"),
+        ("GET /static/big", "Range: bytes=8-11\r\n", 206, None, "8901"),
+        ("GET /static/big", "Range: bytes=500000-\r\n", 416, None, "invalid range: failed to overlap\n"),
+        ("HEAD /static/big", "", 200, None, ""),
+    ] {
+        let said = door.ask(line, headers).await;
+        assert_eq!(
+            (said.status, said.header("location"), said.body.as_str()),
+            (status, location, body),
+            "{line} {headers}"
+        );
+    }
+    let whole = door.get("/static/big").await;
+    assert_eq!((whole.header("content-length"), whole.body.len()), (Some("500000"), 500_000));
+    assert_eq!(whole.header("content-type"), Some("text/plain; charset=utf-8"));
+    let modified = std::fs::metadata(www.join("big")).unwrap().modified().unwrap();
+    let known = format!("If-Modified-Since: {}\r\n", httpdate::fmt_http_date(modified));
+    let unchanged = door.ask("GET /static/big", &known).await;
+    assert_eq!((unchanged.status, unchanged.body.as_str()), (304, ""));
+    let list = door.get("/static/list/").await;
+    assert_eq!(list.header("content-type"), Some("text/html; charset=utf-8"));
+    let lines = "<a href=\"a%3Cb%20%231.bin\">a&lt;b #1.bin</a>\n<a href=\"below/\">below/</a>\n</pre>\n";
+    assert!(list.body.ends_with(lines), "{}", list.body);
+    assert!(server.seen().is_empty());
+    assert_eq!(door.get("/api").await.status, 200);
+}
