@@ -26,9 +26,15 @@ mod tests {
     fn every_shell_learns_the_commands_and_flags() {
         for shell in [CompletionShell::Bash, CompletionShell::Zsh, CompletionShell::Fish] {
             let script = String::from_utf8(script(shell)).unwrap();
-            for word in
-                ["quickstart", "gateway", "requestheader-allowed-names", "socks5", "allow-destinations", "completion"]
-            {
+            for word in [
+                "quickstart",
+                "gateway",
+                "requestheader-allowed-names",
+                "socks5",
+                "allow-destinations",
+                "append-server-path",
+                "completion",
+            ] {
                 assert!(script.contains(word), "{shell:?} lacks {word}");
             }
         }

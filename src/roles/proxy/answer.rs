@@ -1,6 +1,6 @@
 //! What we say ourselves: plain text in the words of Go's net/http, as scripts know it from `kubectl proxy`.
 
-use http::header::{CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONNECTION, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use crate::message::Body;
@@ -24,10 +24,14 @@ pub(super) fn forbidden() -> Response<Body> {
     error(StatusCode::FORBIDDEN, "Forbidden")
 }
 
-/// What cannot be understood.
+/// What cannot be understood (net/http itself, below its handlers).
 pub(super) fn bad_request(why: &str) -> Response<Body> {
     let colon = if why.is_empty() { "" } else { ": " };
-    error(StatusCode::BAD_REQUEST, &format!("400 Bad Request{colon}{why}"))
+    let mut response = Response::new(Body::from(format!("400 Bad Request{colon}{why}")));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// It is elsewhere (`http.Redirect`).

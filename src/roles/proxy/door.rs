@@ -94,7 +94,7 @@ fn host(request: &Request<Received>) -> Result<String, Box<Response<Body>>> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let first = hosts.next();
     match (first, hosts.next()) {
-        (_, Some(_)) => Err(Box::new(answer::bad_request("too many Host headers"))),
+        (_, Some(_)) => Err(Box::new(answer::bad_request(""))),
         (None, None) if request.version() >= Version::HTTP_11 => {
             Err(Box::new(answer::bad_request("missing required Host header")))
         }

@@ -209,7 +209,9 @@ fn content(
         Wanted::Part(start, length) => (start, length, StatusCode::PARTIAL_CONTENT),
         Wanted::None(why) => {
             let mut response = answer::error(StatusCode::RANGE_NOT_SATISFIABLE, why);
-            if let Ok(value) = HeaderValue::try_from(format!("bytes */{size}")) {
+            if why == BEYOND
+                && let Ok(value) = HeaderValue::try_from(format!("bytes */{size}"))
+            {
                 response.headers_mut().insert(CONTENT_RANGE, value);
             }
             return response;
@@ -283,6 +285,9 @@ fn not_modified(modified: SystemTime) -> Response<Body> {
     response
 }
 
+/// In Go's words: a part that begins behind the end.
+const BEYOND: &str = "invalid range: failed to overlap";
+
 /// What of a file is asked for.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
@@ -317,7 +322,7 @@ fn range(headers: &HeaderMap, size: u64) -> Wanted {
             _ => return INVALID,
         },
     };
-    if start >= size { Wanted::None("invalid range: failed to overlap") } else { Wanted::Part(start, end - start) }
+    if start >= size { Wanted::None(BEYOND) } else { Wanted::Part(start, end - start) }
 }
 
 /// A file in pieces, read as they are taken.

@@ -17,6 +17,7 @@ mod impersonation;
 mod isolation;
 mod konnectivity;
 mod metrics;
+mod proxy;
 mod quickstart;
 mod reading;
 mod schedulers;
@@ -68,6 +69,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
         standalone::WITH_KUBECTL,
         served::WITH_KUBECTL,
         socks5::WITH_KUBECTL,
+        proxy::WITH_KUBECTL,
         konnectivity::WITH_KUBECTL,
     ]
     .concat()

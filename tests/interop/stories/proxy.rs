@@ -1,0 +1,279 @@
+//! `kubectl proxy` and `narthex proxy` side by side before one kube-apiserver, and the task "Use an HTTP Proxy to Access
+//! the Kubernetes API" of the Kubernetes documentation with ours.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+
+use super::TrialWith;
+use crate::world::{Kubectl, Process, World, eventually, free_port, kubectl_run};
+
+pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
+    ("proxy: the same answers as kubectl proxy, but for the differences that are meant", side_by_side),
+    ("proxy: the task of the documentation", task),
+];
+
+/// A running door.
+struct Door {
+    process: Process,
+    port: u16,
+}
+
+impl Door {
+    fn kubectl(kubectl: &Kubectl, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
+        Door::open("kubectl-proxy", &kubectl.program, kubeconfig, scratch, more)
+    }
+
+    fn narthex(kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
+        Door::open("narthex-proxy", Path::new(env!("CARGO_BIN_EXE_narthex")), kubeconfig, scratch, more)
+    }
+
+    fn open(name: &str, program: &Path, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
+        let port = free_port();
+        let (kubeconfig, listen) = (format!("--kubeconfig={}", kubeconfig.display()), format!("--port={port}"));
+        let arguments = ["proxy", &kubeconfig, &listen].into_iter().chain(more.iter().copied());
+        let mut process = Process::start(&format!("{name}-{port}"), program, arguments, scratch);
+        let (log, line) = (process.reader(), format!("Starting to serve on 127.0.0.1:{port}\n"));
+        process.wait_until(|| if log().contains(&line) { Ok(()) } else { Err(log()) });
+        Door { process, port }
+    }
+
+    /// All that is answered to a request on a connection of its own.
+    fn ask(&self, request: &str) -> Said {
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let request = request.replace("PORT", &self.port.to_string());
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut all = Vec::new();
+        // Who refuses a request may reset the connection behind the answer.
+        let _ = socket.read_to_end(&mut all);
+        let all = String::from_utf8_lossy(&all).into_owned();
+        let (head, body) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
+        let mut lines = head.lines();
+        // Not the words behind it, which nobody may look at.
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or_default();
+        let wanted = |name: &str| {
+            // Those that say what the body is and where to go on. Not Date, Audit-Id, Content-Length (a body of unknown
+            // length is chunked) and the like.
+            matches!(
+                name,
+                "content-type"
+                    | "location"
+                    | "x-content-type-options"
+                    | "last-modified"
+                    | "accept-ranges"
+                    | "content-range"
+                    | "allow"
+                    | "www-authenticate"
+            )
+        };
+        let mut headers: Vec<_> = lines
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+            .collect();
+        let chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
+        headers.retain(|(name, _)| wanted(name));
+        headers.sort();
+        Said { status, headers, body: if chunked { unchunked(body) } else { body.to_owned() } }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Said {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Said {
+    /// Since Go 1.26 paths are cleaned by a 307 where it was a 301, as a kubectl of before answers, and ours.
+    fn as_before_go_1_26(mut self) -> Said {
+        if self.status == 307 {
+            self.status = 301;
+            self.body = self.body.replace("Temporary Redirect", "Moved Permanently");
+        }
+        self
+    }
+}
+
+fn unchunked(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let Some(length) = usize::from_str_radix(length, 16).ok().filter(|length| *length > 0) else { break };
+        whole.push_str(rest.get(..length).unwrap_or(rest));
+        body = rest.get(length + 2..).unwrap_or_default();
+    }
+    whole
+}
+
+/// A request line, further headers, and why the answers differ if they are meant to: ours begins with that status.
+type Case = (&'static str, &'static str, Option<(u16, &'static str)>);
+
+const LOCAL: &str = "Host: localhost:PORT\r\n";
+
+fn compare(kubectl: &Door, narthex: &Door, cases: &[Case]) {
+    let mut wrong = Vec::new();
+    for (line, headers, difference) in cases {
+        let host = if headers.contains("Host:") || headers.contains("NOHOST") { "" } else { LOCAL };
+        let headers = headers.replace("NOHOST", "");
+        let request = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\nUser-Agent: story\r\n{headers}\r\n");
+        let (theirs, ours) = (kubectl.ask(&request).as_before_go_1_26(), narthex.ask(&request));
+        let as_meant = match difference {
+            None => theirs == ours,
+            Some((status, _)) => theirs != ours && ours.status == *status,
+        };
+        if !as_meant {
+            wrong.push(format!("{line} {headers:?} {difference:?}\n   theirs: {theirs:?}\n   ours:   {ours:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn side_by_side(world: &World, program: &Kubectl) {
+    let scratch = world.scratch(&format!("proxy-{}", program.version));
+    let www = scratch.join("www");
+    std::fs::create_dir_all(www.join("page")).unwrap();
+    std::fs::create_dir_all(www.join("list/below")).unwrap();
+    std::fs::write(www.join("page/index.html"), "<p>hello</p>\n").unwrap();
+    std::fs::write(www.join("list/a&b <1>.json"), "{}").unwrap();
+    std::fs::write(www.join("list/style.css"), "p {}").unwrap();
+    std::fs::write(www.join("list/unknown"), "text").unwrap();
+    let files = format!("--www={}", www.display());
+    let kubeconfig = &world.cluster.admin_kubeconfig;
+    let both =
+        |more: &[&str]| (Door::kubectl(program, kubeconfig, &scratch, more), Door::narthex(kubeconfig, &scratch, more));
+
+    let (kubectl, narthex) = both(&[&files]);
+    compare(
+        &kubectl,
+        &narthex,
+        &[
+            ("GET /version", "", None),
+            ("GET /api", "", None),
+            ("GET /", "", None),
+            ("GET /?x=1", "", None),
+            ("GET /nothing", "", None),
+            ("GET /api/v1/namespaces/none/pods/none", "", None),
+            ("GET /api/v1/namespaces/default/pods?limit=1&x=%2F;y", "", None),
+            ("GET /api/v1/namespaces/kube-system", "Accept: application/yaml\r\n", None),
+            ("HEAD /version", "", None),
+            ("DELETE /version", "", None),
+            ("POST /api/v1/namespaces", "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}", None),
+            ("GET /version", "Authorization: Bearer wrong\r\n", None),
+            ("GET /version", "Host: localhost:9999\r\n", None),
+            ("GET /version", "Host: localhost\r\n", None),
+            ("GET /version", "Host: 127.0.0.1\r\n", None),
+            ("GET /version", "Host: rebound.example\r\n", None),
+            ("GET /version", "Host: LOCALHOST\r\n", None),
+            ("GET /version", "Host: \r\n", None),
+            ("GET http://localhost/version", "Host: rebound.example\r\n", None),
+            ("GET http://rebound.example/version", "", None),
+            ("GET /version", "NOHOST", None),
+            ("GET /version", "Host: localhost\r\nHost: localhost\r\n", None),
+            ("GET /%zz", "", None),
+            ("GET //double//slash", "", None),
+            ("GET /a/../b?c=d&e", "", None),
+            ("GET /a/./b/", "", None),
+            ("GET /..", "", None),
+            ("POST /a//b", "", None),
+            ("GET /a%2Fb", "", None),
+            ("GET /a/..%2fb", "", None),
+            ("GET /%2e%2e/version", "", None),
+            ("GET /api/v1/namespaces/a/pods/b/exec", "", None),
+            ("GET /api/v1/namespaces/a/pods/b/%65xec", "", None),
+            ("POST /api/v1/namespaces/a/pods/b/attach?x", "", None),
+            ("GET /api/v1/namespaces/a/pods/b/portforward", "", None),
+            // Static files.
+            ("GET /static", "", None),
+            ("GET /static/", "", None),
+            ("GET /static/page", "", None),
+            ("GET /static/page?a=b", "", None),
+            ("GET /static/page/", "", None),
+            ("GET /static/page/index.html", "", None),
+            ("HEAD /static/page/", "", None),
+            ("GET /static/list/", "", None),
+            ("GET /static/list/style.css", "", None),
+            ("GET /static/list/style.css/", "", None),
+            ("GET /static/list/unknown", "", None),
+            ("GET /static/list/a&b%20%3C1%3E.json", "", None),
+            ("GET /static/list/none", "", None),
+            ("GET /static/%2e%2e/x", "", None),
+            ("GET /static/list/unknown", "Range: bytes=1-2\r\n", None),
+            ("GET /static/list/unknown", "Range: bytes=-1\r\n", None),
+            ("GET /static/list/unknown", "Range: bytes=9-\r\n", None),
+            ("GET /static/list/unknown", "Range: bytes=2-1\r\n", None),
+            ("GET /static/list/unknown", "If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT\r\n", None),
+            ("GET /static/list/unknown", "If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT\r\n", None),
+            ("GET /static/list/unknown", "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT\r\n", None),
+            // What is meant to differ.
+            ("GET /version", "Host: [::1]:PORT\r\n", Some((200, "kubectl's default means this name and misses it"))),
+            ("GET /static/page/", "Host: rebound.example\r\n", Some((403, "the filter covers static files"))),
+            ("GET /version", "Origin: http://evil.example\r\n", Some((403, "pages of others are kept out"))),
+            ("GET /version", "Sec-Fetch-Site: cross-site\r\n", Some((403, "pages of others are kept out"))),
+            (
+                "GET /static/list/unknown",
+                "Range: bytes=0-0,2-2\r\n",
+                Some((200, "several parts at once are one whole")),
+            ),
+            ("GET /a%2Fb//c", "", Some((301, "kubectl escapes the escapes once more"))),
+        ],
+    );
+    drop((kubectl, narthex));
+
+    let filters =
+        ["--api-prefix=/custom", "--accept-paths=^/api", "--reject-paths=secret", "--reject-methods=^(POST|PUT)$"];
+    let (kubectl, narthex) = both(&filters);
+    compare(
+        &kubectl,
+        &narthex,
+        &[
+            ("GET /custom", "", None),
+            ("GET /custom?a", "", None),
+            ("GET /custom/", "", None),
+            ("GET /custom/api", "", None),
+            ("GET /custom/version", "", None),
+            ("GET /custom/api/v1/secrets", "", None),
+            ("POST /custom/api", "", None),
+            ("GET /api", "", None),
+            ("GET /", "", None),
+            ("GET /custom/../custom/api", "", None),
+        ],
+    );
+    drop((kubectl, narthex));
+
+    let (kubectl, narthex) = both(&["--api-prefix=/api/", "--disable-filter"]);
+    compare(
+        &kubectl,
+        &narthex,
+        &[
+            ("GET /api/v1/namespaces/kube-system", "Host: any\r\n", None),
+            ("GET /api", "", None),
+            ("GET /apis", "", None),
+            ("GET /api/v1/namespaces/a/pods/b/exec", "Origin: null\r\n", None),
+        ],
+    );
+}
+
+/// <https://kubernetes.io/docs/tasks/extend-kubernetes/http-proxy-access-api/>
+fn task(world: &World, program: &Kubectl) {
+    let scratch = world.scratch(&format!("proxy-task-{}", program.version));
+    let mut door = Door::narthex(&world.cluster.admin_kubeconfig, &scratch, &[]);
+    let get = |path: &str| {
+        let said = door.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\n\r\n"));
+        assert_eq!(said.status, 200, "{path}: {}", said.body);
+        let found: serde_json::Value = serde_json::from_str(&said.body).unwrap();
+        found
+    };
+    assert_eq!(get("/api/")["versions"], serde_json::json!(["v1"]));
+    assert_eq!(get("/api/v1/namespaces/default/pods")["kind"], "PodList");
+    // kubectl by the same door, which needs no credentials of its own.
+    let mut command = program.command(Path::new("/dev/null"), &scratch);
+    command.args(["--server", &format!("http://127.0.0.1:{}", door.port), "get", "clusterroles", "-o", "name"]);
+    let output = kubectl_run(command, "");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("clusterrole.rbac.authorization.k8s.io/cluster-admin"));
+    door.process.signal(rustix::process::Signal::TERM);
+    assert!(door.process.wait().success());
+    eventually("the port to be closed", || match TcpStream::connect(("127.0.0.1", door.port)) {
+        Ok(_) => Err("it is open".to_owned()),
+        Err(_) => Ok(()),
+    });
+}
