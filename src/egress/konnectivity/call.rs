@@ -27,7 +27,6 @@ const SMALLEST: usize = 64;
 /// One stream. Dropped before its end, it is reset, and the server cleans up behind it.
 pub(super) struct Call {
     pub(super) line: Arc<Line>,
-    incoming: Incoming,
     frames: Frames,
     /// What HTTP/2 brought and was not looked at yet.
     piece: Bytes,
@@ -37,6 +36,8 @@ pub(super) struct Call {
 /// The part of a stream that its connection's task looks at, too.
 pub(super) struct Line {
     send: Mutex<SendStream<Bytes>>,
+    /// It holds what came and was not taken.
+    incoming: Mutex<Incoming>,
     /// Known once the server answered.
     flow: Mutex<Option<FlowControl>>,
     /// Bytes that were read from it.
@@ -89,11 +90,13 @@ impl Line {
         self.given_up.load(Relaxed)
     }
 
-    /// Ends the stream for a reader that does not read, and lets the others have its part of the window.
+    /// Ends the stream for a reader that does not read, forgets what came for it, and lets the others have its part of
+    /// the window. Its reader may not hear of it for long.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Relaxed);
         self.send.lock().send_reset(h2::Reason::CANCEL);
         self.take(self.held());
+        *self.incoming.lock() = Incoming::Over;
     }
 
     /// Sends a packet, small enough that no window need be asked; `last` if none follows.
@@ -145,18 +148,13 @@ impl Call {
     pub(super) fn new(answer: ResponseFuture, send: SendStream<Bytes>, shared: &Arc<Shared>) -> Call {
         let line = Arc::new(Line {
             send: Mutex::new(send),
+            incoming: Mutex::new(Incoming::Answer(answer)),
             flow: Mutex::default(),
             taken: AtomicU64::new(0),
             watched: Mutex::default(),
             given_up: AtomicBool::new(false),
         });
-        Call {
-            line,
-            incoming: Incoming::Answer(answer),
-            frames: Frames::default(),
-            piece: Bytes::new(),
-            counted: Counted::new(shared),
-        }
+        Call { line, frames: Frames::default(), piece: Bytes::new(), counted: Counted::new(shared) }
     }
 
     /// The next packet, and how many of its bytes are to be given back by [`Line::take`] once they are read; none
@@ -177,20 +175,21 @@ impl Call {
                     None => continue,
                 }
             }
-            match &mut self.incoming {
+            let mut incoming = self.line.incoming.lock();
+            match &mut *incoming {
                 Incoming::Answer(answer) => {
                     let answer = ready!(Pin::new(answer).poll(cx)).map_err(|error| TunnelError::of_h2(&error))?;
                     self.counted.heard();
                     let (head, mut body) = answer.into_parts();
                     *self.line.flow.lock() = Some(body.flow_control().clone());
-                    self.incoming = Incoming::Packets(body);
+                    *incoming = Incoming::Packets(body);
                     if head.status != http::StatusCode::OK {
                         let why = format_args!("the server answers {}", head.status).to_string();
                         return Poll::Ready(Err(TunnelError::new(TunnelFailure::Rejected, why)));
                     }
                     // What has no body has its status in the header.
                     if let Some(status) = status(&head.headers) {
-                        self.incoming = Incoming::Over;
+                        *incoming = Incoming::Over;
                         return Poll::Ready(status.map(|()| None));
                     }
                     let kind = head.headers.get(CONTENT_TYPE);
@@ -209,7 +208,7 @@ impl Call {
                     }
                     None => {
                         let trailers = ready!(body.poll_trailers(cx)).map_err(|error| TunnelError::of_h2(&error))?;
-                        self.incoming = Incoming::Over;
+                        *incoming = Incoming::Over;
                         let status = trailers.as_ref().and_then(status).unwrap_or(Ok(()));
                         return Poll::Ready(status.map(|()| None));
                     }

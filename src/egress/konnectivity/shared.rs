@@ -18,6 +18,8 @@ const STUCK: Duration = Duration::from_secs(2);
 
 /// What all tunnels of a connection may leave unread together.
 const MOST_HELD: usize = 256 << 20;
+/// Beyond that, who has left what came unread for as long as this may be given up.
+const BEHIND: Duration = SWEEP;
 
 /// The common state of a connection. It stays on one thread; but an upgrade wants of what it holds, a tunnel in this
 /// case, that it could move.
@@ -97,7 +99,7 @@ impl Shared {
     /// Looks after all tunnels: gives up those whose readers hold up everybody else, counts those whose writers wait.
     pub(super) fn sweep(&self, now: Instant) {
         let (mut stuck, mut all) = (0, 0);
-        let mut full: Vec<(usize, Arc<Line>)> = Vec::new();
+        let mut behind: Vec<(usize, Duration, Arc<Line>)> = Vec::new();
         self.lines.lock().retain(|line| {
             let Some(line) = line.upgrade() else { return false };
             let held = line.held();
@@ -113,11 +115,11 @@ impl Shared {
                 line.give_up();
                 return false;
             }
-            let is_full = watched.stall.has_begun();
+            let waited = watched.stall.behind(now);
             drop(watched);
             all += held;
-            if is_full {
-                full.push((held, line));
+            if waited >= BEHIND {
+                behind.push((held, waited, line));
             }
             true
         });
@@ -126,14 +128,30 @@ impl Shared {
                 "a Konnectivity tunnel takes nothing for {STUCK:?}: if its target does not read, its agent may stop for all"
             );
         }
-        full.sort_unstable_by_key(|(held, _)| *held);
-        while all > MOST_HELD
-            && let Some((held, line)) = full.pop()
-        {
-            tracing::warn!("a Konnectivity tunnel is closed: all readers leave {} MiB unread, its one most", all >> 20);
-            line.give_up();
-            all -= held;
-        }
+        make_room(all, behind);
+    }
+}
+
+/// Gives up tunnels until the rest of what is unread, `all`, is within bounds: those first that hold most for longest. However
+/// little each of them holds, together they would use up the connection's window, and stop everybody.
+fn make_room(all: usize, mut behind: Vec<(usize, Duration, Arc<Line>)>) {
+    if all <= MOST_HELD {
+        return;
+    }
+    behind.sort_unstable_by_key(|(held, waited, _)| *held as u128 * waited.as_millis());
+    let (mut left, mut gone) = (all, 0);
+    while left > MOST_HELD
+        && let Some((held, _, line)) = behind.pop()
+    {
+        line.give_up();
+        left -= held;
+        gone += 1;
+    }
+    if gone > 0 {
+        tracing::warn!(
+            "{gone} Konnectivity tunnels are closed: all readers of a connection left {} MiB unread, and theirs most",
+            all >> 20
+        );
     }
 }
 

@@ -14,24 +14,35 @@ pub(super) const WINDOW: usize = 4 << 20;
 /// Of a window, what a reader has to read within the limit of time.
 const PROGRESS: u64 = WINDOW as u64 / 8;
 
-/// Since when a reader leaves its window full, if it does.
+/// How far a reader is behind.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stall(Option<(Instant, u64)>);
+pub(super) struct Stall {
+    /// Since when it leaves its window full, and what it had read then.
+    full: Option<(Instant, u64)>,
+    /// Since when something waits for it, and how much it has to have read until that is read.
+    behind: Option<(Instant, u64)>,
+}
 
 impl Stall {
     /// Looks again: whether a reader that has read `taken` bytes and leaves `held` unread is to go.
     pub(super) fn judge(&mut self, held: usize, taken: u64, limit: Duration, now: Instant) -> bool {
-        match self.0 {
-            _ if held < WINDOW / 2 => self.0 = None,
+        match self.behind {
+            _ if held == 0 => self.behind = None,
+            Some((_, mark)) if taken < mark => {}
+            _ => self.behind = Some((now, taken + held as u64)),
+        }
+        match self.full {
+            _ if held < WINDOW / 2 => self.full = None,
             Some((since, then)) if taken - then < PROGRESS => return now.duration_since(since) >= limit,
-            _ => self.0 = Some((now, taken)),
+            _ => self.full = Some((now, taken)),
         }
         false
     }
 
-    /// Whether the window is full.
-    pub(super) fn has_begun(&self) -> bool {
-        self.0.is_some()
+    /// For how long the oldest of what is unread has waited at least, when it was looked at last. Who reads a drop at a
+    /// time is no better than who does not read.
+    pub(super) fn behind(&self, now: Instant) -> Duration {
+        self.behind.map_or(Duration::ZERO, |(since, _)| now.duration_since(since))
     }
 }
 
@@ -51,6 +62,25 @@ mod tests {
         assert_eq!(when(WINDOW, 1000), Some(30), "one that reads next to nothing");
         assert_eq!(when(WINDOW, PROGRESS / 20), None, "one that reads slowly");
         assert_eq!(when(WINDOW / 4, 0), None, "one that holds up nobody");
+    }
+
+    #[test]
+    fn who_does_not_read_what_came_is_behind_however_little_it_is() {
+        let start = Instant::now();
+        let behind = |held: usize, speed: u64| {
+            let mut stall = Stall::default();
+            let judged = (0..=30).map(|at| {
+                let now = start + Duration::from_secs(at);
+                stall.judge(held, speed * at, Duration::MAX, now);
+                stall.behind(now).as_secs()
+            });
+            judged.max().unwrap_or_default()
+        };
+        assert_eq!(behind(1000, 0), 30, "one that does not read");
+        assert_eq!(behind(1000, 1), 30, "one that reads a drop at a time");
+        assert_eq!(behind(1000, 1000), 0, "one that reads what comes within a second");
+        assert_eq!(behind(1000, 250), 3, "one that reads it within four");
+        assert_eq!(behind(0, 0), 0, "one to whom nothing comes");
     }
 
     #[test]

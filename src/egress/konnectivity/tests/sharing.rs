@@ -136,6 +136,44 @@ async fn what_all_readers_leave_together_has_an_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn however_little_each_leaves_there_is_an_end_to_what_all_leave() {
+    with_server(async |fake| {
+        let mut stopped = Vec::new();
+        // 324 MB together, each far from a window.
+        for connection in 1..=400 {
+            let (tunnel, mut call) = open(&fake, connection).await;
+            stopped.push(tunnel);
+            spawn_local(async move {
+                let packet = Packet::Data { connection, data: Bytes::from(pattern(90_000)) };
+                for _ in 0..9 {
+                    call.pour(&packet).await;
+                }
+                while let Ok(Some(_)) = call.try_packet().await {}
+            });
+        }
+        let (mut other, call) = open(&fake, 1000).await;
+        spawn_local(echo(call, 1000));
+        for _ in 0..30 {
+            asks(&mut other, &pattern(10_000)).await;
+            // Those who read a drop at a time are not spared.
+            let mut drop = [0];
+            for tunnel in &mut stopped {
+                let _ = timeout(Duration::ZERO, tunnel.read(&mut drop)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let mut lost = 0;
+        for tunnel in &mut stopped {
+            let read = timeout(Duration::from_millis(1), read_all(tunnel)).await;
+            lost += usize::from(read.is_ok_and(|(_, end)| end == Err(TunnelFailure::SlowReader)));
+        }
+        assert!((20..35).contains(&lost), "400 times 8 packets are more than 256 MiB, by {lost} tunnels");
+        asks(&mut other, &pattern(100_000)).await;
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn hundreds_of_readers_that_stop_do_not_fill_the_connection() {
     with_server(async |fake| {
         let mut stopped = Vec::new();
