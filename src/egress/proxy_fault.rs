@@ -33,6 +33,8 @@ pub enum ProxyFault {
     HopsExceeded,
     /// The name has no address: for it, or for us where we look names up.
     NameNotResolved,
+    /// Whoever it asks for the address of a name does not serve it.
+    NoNameServer,
     /// The name cannot be told to it.
     Unspeakable,
     /// The destination's words came before the proxy's.
@@ -119,7 +121,9 @@ impl ProxyFault {
             ProxyFault::HopsExceeded => {
                 ("TTLExpired", "what the egress proxy before it sends does not get to its endpoint")
             }
-            ProxyFault::NameNotResolved => ("NameNotResolved", "its host name cannot be resolved"),
+            ProxyFault::NameNotResolved | ProxyFault::NoNameServer => {
+                ("NameNotResolved", "its host name cannot be resolved")
+            }
             ProxyFault::Unspeakable => {
                 ("NameUnspeakable", "its host name cannot be told to the egress proxy before it")
             }

@@ -173,7 +173,8 @@ async fn requests_watches_and_probes_go_through_tunnels() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_no_of_an_agent_has_a_status_of_its_own() {
-    let cases: [(u8, &str, u16, &str, &str); 7] = [
+    let refused = "dial tcp: lookup things on 10.96.0.10:53: read udp 10.0.0.9:3->10.96.0.10:53: connection refused";
+    let cases: [(u8, &str, u16, &str, &str); 8] = [
         (1, "No agent available", 503, "ServiceUnavailable", "NoAgent"),
         (2, "dial tcp 192.0.2.2:443: connect: connection refused", 502, "InternalError", "ConnectionRefused"),
         (3, "dial tcp 192.0.2.3:443: i/o timeout", 504, "Timeout", "ProxyTimeout"),
@@ -181,6 +182,7 @@ async fn every_no_of_an_agent_has_a_status_of_its_own() {
         (5, "dial tcp 192.0.2.5:443: connect: no route to host", 502, "InternalError", "HostUnreachable"),
         (6, "dial tcp 192.0.2.6:443: socket: too many open files", 502, "InternalError", "ProxyFailed"),
         (7, "", 504, "Timeout", "ProxyTimeout"),
+        (8, refused, 502, "InternalError", "NameNotResolved"),
     ];
     let numbers = cases.map(|case| case.0);
     let (scene, client, _server) =

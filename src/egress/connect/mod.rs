@@ -119,8 +119,10 @@ fn refused_by_konnectivity(head: &Head, body: &[u8]) -> DialError {
         500 if says("No agent available") => ProxyFault::NoAgent,
         504 => ProxyFault::TimedOut,
         400 | 403 | 405 => ProxyFault::Unsuited,
-        502 if says("connection refused") => ProxyFault::ConnectionRefused,
         502 if says("no such host") => ProxyFault::NameNotResolved,
+        // What goes wrong with a look-up else is about the agent's name server, and no word about the destination.
+        502 if says("lookup ") => ProxyFault::NoNameServer,
+        502 if says("connection refused") => ProxyFault::ConnectionRefused,
         502 if says("network is unreachable") => ProxyFault::NetworkUnreachable,
         502 if says("no route to host") => ProxyFault::HostUnreachable,
         500..600 => ProxyFault::Failed,

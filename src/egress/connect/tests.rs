@@ -111,6 +111,10 @@ async fn every_no_of_a_konnectivity_server_is_told_apart() {
         ),
         (no("502 Bad Gateway", "dial tcp 10.0.0.1:1: connect: connection refused"), ProxyFault::ConnectionRefused),
         (no("502 Bad Gateway", "dial tcp: lookup x: no such host"), ProxyFault::NameNotResolved),
+        (
+            no("502 Bad Gateway", "dial tcp: lookup x on 10.96.0.10:53: read udp 10.0.0.9:3->10.96.0.10:53: connection refused"),
+            ProxyFault::NoNameServer,
+        ),
         (no("502 Bad Gateway", "dial tcp 10.0.0.1:1: connect: network is unreachable"), ProxyFault::NetworkUnreachable),
         (no("502 Bad Gateway", "dial tcp 10.0.0.1:1: connect: no route to host"), ProxyFault::HostUnreachable),
         (no("502 Bad Gateway", "Backend context error: context canceled\r\n"), ProxyFault::Failed),

@@ -17,6 +17,8 @@ pub enum TunnelFailure {
     DialTimeout,
     /// The agent knows no such name.
     NoSuchHost,
+    /// The agent's own name server does not serve it.
+    NoNameServer,
     /// No way leads there from the agent.
     Unreachable,
     /// The agent or its machine has too much to do.
@@ -55,7 +57,7 @@ impl TunnelFailure {
             TunnelFailure::NoAgent => "NoTunnelAgent",
             TunnelFailure::Refused => "ConnectionRefused",
             TunnelFailure::DialTimeout | TunnelFailure::NoAnswer => "ConnectTimeout",
-            TunnelFailure::NoSuchHost => "NameNotResolved",
+            TunnelFailure::NoSuchHost | TunnelFailure::NoNameServer => "NameNotResolved",
             TunnelFailure::Unreachable => "Unreachable",
             TunnelFailure::Exhausted => "TunnelAgentExhausted",
             TunnelFailure::DialFailed => "ConnectionFailed",
@@ -74,6 +76,7 @@ impl TunnelFailure {
             TunnelFailure::Refused => ProxyFault::ConnectionRefused,
             TunnelFailure::DialTimeout | TunnelFailure::NoAnswer => ProxyFault::TimedOut,
             TunnelFailure::NoSuchHost => ProxyFault::NameNotResolved,
+            TunnelFailure::NoNameServer => ProxyFault::NoNameServer,
             TunnelFailure::Unreachable => ProxyFault::HostUnreachable,
             TunnelFailure::NotBegun | TunnelFailure::Lost => ProxyFault::Unreachable,
             TunnelFailure::Protocol => ProxyFault::Nonsense,
@@ -97,7 +100,9 @@ impl TunnelFailure {
             | TunnelFailure::NoAnswer
             | TunnelFailure::SlowReader
             | TunnelFailure::CloseTimeout => io::ErrorKind::TimedOut,
-            TunnelFailure::NoSuchHost | TunnelFailure::Unreachable => io::ErrorKind::HostUnreachable,
+            TunnelFailure::NoSuchHost | TunnelFailure::NoNameServer | TunnelFailure::Unreachable => {
+                io::ErrorKind::HostUnreachable
+            }
             TunnelFailure::Protocol => io::ErrorKind::InvalidData,
             TunnelFailure::NotBegun | TunnelFailure::Lost => io::ErrorKind::ConnectionReset,
             _ => io::ErrorKind::Other,
@@ -119,7 +124,7 @@ impl TunnelError {
             ("timed out waiting for backend dial", Is::NoAnswer),
             ("connection refused", Is::Refused),
             ("no such host", Is::NoSuchHost),
-            ("server misbehaving", Is::NoSuchHost),
+            ("server misbehaving", Is::NoNameServer),
             ("no suitable address", Is::NoSuchHost),
             ("no route to host", Is::Unreachable),
             ("is unreachable", Is::Unreachable),
@@ -136,7 +141,11 @@ impl TunnelError {
             ("context canceled", Is::Lost),
         ];
         let found = SIGNS.iter().find(|(sign, _)| text.contains(sign));
-        let failure = found.map_or(Is::DialFailed, |(_, failure)| *failure);
+        let failure = match found.map_or(Is::DialFailed, |(_, failure)| *failure) {
+            // "lookup x on 10.96.0.10:53: read udp …: connection refused" is about that server, and no word about x.
+            Is::Refused | Is::Unreachable | Is::DialFailed if text.contains("lookup ") => Is::NoNameServer,
+            failure => failure,
+        };
         TunnelError::new(failure, format_args!("dialling {address} through the tunnel: {text}"))
     }
 
@@ -182,6 +191,13 @@ mod tests {
             ("dial tcp 10.0.0.1:80: connect: connection timed out", TunnelFailure::DialTimeout),
             ("dial tcp: lookup nowhere.test on 127.0.0.53:53: no such host", TunnelFailure::NoSuchHost),
             ("dial tcp: lookup a.test: i/o timeout", TunnelFailure::DialTimeout),
+            (
+                "dial tcp: lookup a.test on 10.96.0.10:53: read udp 10.0.0.9:3->10.96.0.10:53: read: connection refused",
+                TunnelFailure::NoNameServer,
+            ),
+            ("dial tcp: lookup a on 10.96.0.10:53: dial udp: network is unreachable", TunnelFailure::NoNameServer),
+            ("dial tcp: lookup a.test on 10.96.0.10:53: server misbehaving", TunnelFailure::NoNameServer),
+            ("dial tcp: lookup a.test: socket: too many open files", TunnelFailure::Exhausted),
             ("dial tcp 10.0.0.1:80: connect: no route to host", TunnelFailure::Unreachable),
             ("dial tcp [2001:db8::1]:80: connect: network is unreachable", TunnelFailure::Unreachable),
             ("dial tcp 10.0.0.1:80: socket: too many open files", TunnelFailure::Exhausted),
@@ -191,6 +207,14 @@ mod tests {
         ] {
             assert_eq!(TunnelError::of_dial("a:1", text).failure, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn another_proxy_is_asked_where_only_this_ones_name_server_is_to_blame() {
+        assert!(TunnelFailure::NoNameServer.fault().is_its_own());
+        assert!(!TunnelFailure::NoSuchHost.fault().is_its_own() && !TunnelFailure::Refused.fault().is_its_own());
+        let words = |failure: TunnelFailure| (failure.fault().reason(), failure.fault().words());
+        assert_eq!(words(TunnelFailure::NoNameServer), words(TunnelFailure::NoSuchHost));
     }
 
     #[test]
