@@ -186,6 +186,7 @@ async fn tunnel(
     let connect = Cell::new(Duration::ZERO);
     let open = async || {
         reached.set(false);
+        let began = Instant::now();
         let carrier = reach(dialler, selection, proxy).await?;
         let client = konnectivity::Client::connect(carrier, &authority(proxy)).await?;
         connect.set(began.elapsed());

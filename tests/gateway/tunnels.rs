@@ -218,3 +218,32 @@ async fn a_server_that_goes_and_comes_takes_watches_with_it_and_serves_again() {
     let _server = Proxy::over_unix(Kind::Konnectivity, &socket, to(backend.address));
     eventually("the server", async || (client.get(THINGS).await.status == 200).then_some(())).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_be_connected_to_in_time_is_one_that_cannot_be_reached() {
+    // The kernel takes the connection, and nobody ever says a word on it.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let world = World::new();
+    let text = format!(
+        "apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\negressSelections:\n- name: cluster\n  \
+         connection: {{proxyProtocol: GRPC, transport: {{tcp: {{url: http://{}}}}}}}\n  dialTimeout: 1s\n",
+        silent.local_addr().unwrap()
+    );
+    let path = world.path("egress.yaml");
+    std::fs::write(&path, text).unwrap();
+    register(&world, &[AWAY.parse().unwrap()], &[]);
+    let scene = Scene::of(world, &[&format!("--egress-selector-config-file={}", path.display())]);
+    let client = scene.http2().await;
+    let told = eventually("the word that it cannot be reached", async || {
+        let answer = client.get(THINGS).await;
+        (answer.status == 503 && answer.text().contains("ProxyUnreachable")).then_some(())
+    });
+    told.await;
+    let now = admin(&scene.gateway, get("/status.json", &[])).await.json();
+    assert_eq!(now["egress"][0]["state"], value!("fails"), "{now}");
+    let failed = |stage| {
+        format!("apiserver_egress_dialer_dial_failure_count{{protocol=\"grpc\",stage=\"{stage}\",transport=\"tcp\"}}")
+    };
+    assert!(sample(&scene.gateway, &failed("connect")).await.unwrap() >= 1.0);
+    assert_eq!(sample(&scene.gateway, &failed("proxy")).await.unwrap_or_default(), 0.0);
+}

@@ -1,4 +1,4 @@
-//! An ear on a connection: whether its backend still says anything, and what it said last.
+//! An ear on a connection: whether the other side still says anything, and what it said last.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -12,17 +12,17 @@ use crate::tls::Failure;
 
 /// What is heard on a connection.
 #[derive(Default)]
-pub(super) struct Ear {
+pub(in crate::egress) struct Ear {
     /// How often bytes came.
-    pub(super) count: Cell<u64>,
+    pub(in crate::egress) count: Cell<u64>,
     /// Why none will come any more: h2 forgets all of an error but its text.
-    pub(super) failed: Cell<Option<Failure>>,
+    pub(in crate::egress) failed: Cell<Option<Failure>>,
 }
 
 /// A stream and an ear on it.
-pub(super) struct Heard<T> {
-    pub(super) stream: T,
-    pub(super) ear: Rc<Ear>,
+pub(in crate::egress) struct Heard<T> {
+    pub(in crate::egress) stream: T,
+    pub(in crate::egress) ear: Rc<Ear>,
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
@@ -37,7 +37,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
 }
 
 impl<T: AsyncRead + Unpin> Heard<T> {
-    /// When a write fails the backend has hung up, and may have said why just before: that is waited for, which
+    /// When a write fails the other side has hung up, and may have said why just before: that is waited for, which
     /// is not long on a closed socket.
     fn written<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if let Poll::Ready(Err(error)) = &written

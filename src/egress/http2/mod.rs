@@ -3,7 +3,7 @@
 //! They stand on h2 itself. hyper's client sends each request through a queue to one task and its answer through
 //! another, made for it; that was a quarter of what relaying a small answer costs.
 
-mod heard;
+pub(super) mod heard;
 mod upload;
 
 use std::cell::{Cell, RefCell};

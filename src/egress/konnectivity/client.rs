@@ -2,6 +2,7 @@
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
@@ -23,6 +24,7 @@ use super::packet::Packet;
 use super::shared::{SWEEP, Shared};
 use super::stall::WINDOW;
 use super::tunnel::Tunnel;
+use crate::egress::http2::heard::{Ear, Heard};
 
 /// The most that HTTP/2 has: what one tunnel's reader leaves unread is to be in no other's way.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
@@ -70,6 +72,8 @@ impl Client {
         let (scheme, authority) = authority.split_once("://").unwrap_or(("http", authority));
         let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query("/ProxyService/Proxy");
         let uri = uri.build().map_err(|error: http::Error| broken(&format_args!("{authority}: {error}")))?;
+        let ear = Rc::new(Ear::default());
+        let carrier = Heard { stream: carrier, ear: ear.clone() };
         let (sender, connection) = Builder::new()
             .initial_connection_window_size(CONNECTION_WINDOW)
             .initial_window_size(WINDOW as u32)
@@ -92,7 +96,7 @@ impl Client {
         })
         .await?;
         let shared = Arc::new(Shared::new(connection.max_concurrent_send_streams(), stall));
-        tokio::task::spawn_local(serve(connection, Ending(shared.clone())));
+        tokio::task::spawn_local(serve(connection, ear, Ending(shared.clone())));
         Ok(Client { sender, uri, shared })
     }
 
@@ -162,6 +166,13 @@ impl Client {
     /// How often something came from the server. If it is the same after a dial in vain, server or agent may be gone.
     pub fn heard(&self) -> u64 {
         self.shared.heard.load(Relaxed)
+    }
+
+    /// How often bytes came from the server, if only those of HTTP/2 itself. If it is the same a moment after a dial, the
+    /// connection may be dead: a server of the reference, which is gRPC's Go implementation, answers the bytes of a dial
+    /// with a PING (`internal/transport/bdp_estimator.go`), however long its agent takes.
+    pub fn sounds(&self) -> u64 {
+        self.shared.sounds.load(Relaxed)
     }
 
     /// Whether both are the same connection.
@@ -266,6 +277,7 @@ impl Drop for Ending {
 /// Serves a connection until it ends: HTTP/2 itself, the streams that were left, and the look after the others.
 async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
     mut connection: std::pin::Pin<Box<Connection<T, Bytes>>>,
+    ear: Rc<Ear>,
     ending: Ending,
 ) {
     let shared = &ending.0;
@@ -281,6 +293,7 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
             sweep.as_mut().reset(now + SWEEP);
         }
         let polled = connection.as_mut().poll(cx);
+        shared.sounds.store(ear.count.get(), Relaxed);
         shared.limit.store(connection.max_concurrent_send_streams(), Relaxed);
         polled
     });

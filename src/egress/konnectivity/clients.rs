@@ -13,11 +13,13 @@ use super::client::Client;
 use super::failure::{TunnelError, TunnelFailure};
 use super::tunnel::Tunnel;
 use crate::egress::dial::DialError;
+use crate::egress::proxy_fault::ProxyFault;
 
 /// The pause after the first failure to open a connection, and the longest; each is up to half as long again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long a dial waits for its answer before another is sent beside it. A server of the reference picks an agent
-/// for each dial and does not know which of them hang; the next may get one that does not.
+/// for each dial and does not know which of them hang; the next may get one that does not. Where the server's machine was
+/// silent meanwhile, the other goes over a new connection: the old one is dead.
 const SECOND_TRY: Duration = Duration::from_secs(1);
 /// Dials that are under way at most for one that is wanted.
 const MOST_TRIES: usize = 4;
@@ -55,7 +57,7 @@ impl<K: Clone + PartialEq> Clients<K> {
     /// opens a connection to it; when that failed of late, nothing is tried for a moment and the last failure stands.
     ///
     /// # Errors
-    /// What `open` says, or [`Client::dial`].
+    /// What `open` says, or [`Client::dial`]; that the server cannot be reached when `open` takes too long.
     pub async fn dial(
         &self,
         key: &K,
@@ -67,23 +69,17 @@ impl<K: Clone + PartialEq> Clients<K> {
         let slot = self.slot(key);
         let mut first = true;
         loop {
-            let client = match timeout_at(until, slot.client(&open)).await {
-                Ok(client) => client?,
-                Err(_) => return Err(TunnelError::new(TunnelFailure::NoAnswer, "no connection in time").into()),
-            };
-            let heard = client.heard();
-            match dial(&client, address, until).await {
+            let asked = Asked::default();
+            match slot.dial(&open, address, until, &asked).await? {
                 Ok(tunnel) => return Ok(tunnel),
                 // It ended between two dials: the server was restarted, perhaps. A dial does nothing twice.
                 Err(error) if error.failure.is_end() && first => {
                     first = false;
-                    if !client.takes_dials() {
-                        slot.forget(&client);
-                    }
+                    slot.forget(|client| asked.of(client).is_some_and(|_| !client.takes_dials()));
                 }
                 Err(error) => {
-                    if error.failure == TunnelFailure::NoAnswer && client.heard() == heard {
-                        slot.forget(&client);
+                    if error.failure == TunnelFailure::NoAnswer {
+                        slot.forget(|client| asked.of(client).is_some_and(|ask| client.heard() == ask.heard));
                     }
                     return Err(error.into());
                 }
@@ -126,9 +122,9 @@ impl Slot {
         clients.iter().filter(|client| client.takes_dials()).min_by_key(|client| client.streams()).cloned()
     }
 
-    /// No dial goes over it any more; its tunnels live on.
-    fn forget(&self, client: &Client) {
-        self.clients.borrow_mut().retain(|other| !other.is(client));
+    /// No dial goes over these any more; their tunnels live on.
+    fn forget(&self, over: impl Fn(&Client) -> bool) {
+        self.clients.borrow_mut().retain(|client| !over(client));
     }
 
     /// A connection that takes dials, opened if there is none.
@@ -160,21 +156,104 @@ impl Slot {
             }
         }
     }
+    /// The first answer to a dial, or to one of those sent beside it when it comes late; or why no connection could be
+    /// opened for it.
+    async fn dial(
+        &self,
+        open: &impl AsyncFn() -> Result<Client, DialError>,
+        address: &str,
+        until: Instant,
+        asked: &Asked,
+    ) -> Result<Result<Tunnel, TunnelError>, DialError> {
+        let unreachable = || ProxyFault::Unreachable.because("no connection in time");
+        let connect = async || timeout_at(until, self.client(open)).await.map_err(|_| unreachable())?;
+        let mut client = Some(connect().await?);
+        let connecting = Cell::new(false);
+        let ask = async |client: Option<Client>| {
+            let client = match client {
+                Some(client) => client,
+                None => {
+                    connecting.set(true);
+                    let client = connect().await?;
+                    connecting.set(false);
+                    client
+                }
+            };
+            asked.add(&client);
+            Ok(client.dial(address, until.duration_since(Instant::now())).await)
+        };
+        let mut tries = FuturesUnordered::new();
+        loop {
+            if !connecting.get() {
+                tries.push(ask(client.take()));
+            }
+            let is_last = tries.len() >= MOST_TRIES;
+            let next = if is_last { until } else { until.min(Instant::now() + SECOND_TRY) };
+            // One that failed was answered, so that the others will be, or none of them will; and one for which a silent
+            // server cannot be connected to again needs no more to be known.
+            let mut answer = timeout_at(next, tries.next()).await.ok().flatten();
+            if answer.is_none() && (is_last || Instant::now() >= until) {
+                answer = tries.next().await;
+            }
+            match answer {
+                Some(Ok(Err(error))) if error.failure == TunnelFailure::NoAnswer && connecting.get() => {
+                    return if asked.silent().is_some() { Err(unreachable()) } else { Ok(Err(error)) };
+                }
+                Some(answer) => return answer,
+                None => {}
+            }
+            match asked.silent() {
+                Some(silent) => self.forget(|client| client.is(&silent)),
+                None => client = asked.last(),
+            }
+        }
+    }
 }
 
-/// The first answer to a dial, or to one of those sent beside it when it comes late.
-async fn dial(client: &Client, address: &str, until: Instant) -> Result<Tunnel, TunnelError> {
-    let mut tries = FuturesUnordered::new();
-    loop {
-        tries.push(client.dial(address, until.duration_since(Instant::now())));
-        let next = if tries.len() < MOST_TRIES { Instant::now() + SECOND_TRY } else { until };
-        // One that failed was answered, so that the others will be, or none of them will.
-        if let Ok(Some(answer)) = timeout_at(next, tries.next()).await {
-            return answer;
+/// The connections that a dial was sent over, the last one last.
+#[derive(Default)]
+struct Asked(RefCell<Vec<Ask>>);
+
+#[derive(Clone)]
+struct Ask {
+    client: Client,
+    /// What was heard on it before the first.
+    heard: u64,
+    /// Whether there was any sound on it before the last, and when that was.
+    sounds: u64,
+    at: Instant,
+}
+
+impl Ask {
+    fn of(client: &Client) -> Ask {
+        Ask { client: client.clone(), heard: client.heard(), sounds: client.sounds(), at: Instant::now() }
+    }
+}
+
+impl Asked {
+    fn add(&self, client: &Client) {
+        let mut all = self.0.borrow_mut();
+        let again = Ask::of(client);
+        match all.last_mut() {
+            Some(last) if last.client.is(client) => *last = Ask { heard: last.heard, ..again },
+            _ => all.push(again),
         }
-        if tries.len() >= MOST_TRIES || Instant::now() >= until {
-            let why = format_args!("dialling {address}: no answer of the tunnel in time").to_string();
-            return tries.next().await.unwrap_or(Err(TunnelError::new(TunnelFailure::NoAnswer, why)));
-        }
+    }
+
+    fn of(&self, client: &Client) -> Option<Ask> {
+        self.0.borrow().iter().find(|ask| ask.client.is(client)).cloned()
+    }
+
+    fn last(&self) -> Option<Client> {
+        self.0.borrow().last().map(|last| last.client.clone())
+    }
+
+    /// The last one, if not a sound came from it since.
+    fn silent(&self) -> Option<Client> {
+        let all = self.0.borrow();
+        let last = all.last()?;
+        // It may have been opened a moment ago.
+        let is_silent = last.at.elapsed() >= SECOND_TRY / 2 && last.client.sounds() == last.sounds;
+        is_silent.then(|| last.client.clone())
     }
 }

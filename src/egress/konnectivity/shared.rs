@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) limit: AtomicUsize,
     /// How often something came from the server.
     pub(super) heard: AtomicU64,
+    /// How often bytes came from it, if only those of HTTP/2 itself.
+    pub(super) sounds: AtomicU64,
     /// Tunnels whose writer waits for long.
     pub(super) stuck: AtomicUsize,
     /// How long a reader may leave its window full.
@@ -48,6 +50,7 @@ impl Shared {
             streams: AtomicUsize::new(0),
             limit: AtomicUsize::new(limit),
             heard: AtomicU64::new(0),
+            sounds: AtomicU64::new(0),
             stuck: AtomicUsize::new(0),
             stall,
             lines: Mutex::default(),

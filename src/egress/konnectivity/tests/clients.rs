@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(8);
 struct Servers {
     all: RefCell<Vec<Rc<Fake>>>,
     down: Cell<bool>,
+    /// Whether connecting does not end.
+    lost: Cell<bool>,
     /// Dials to leave unanswered.
     deaf: Rc<Cell<usize>>,
     attempts: Cell<usize>,
@@ -28,6 +30,9 @@ impl Servers {
     async fn open(&self) -> Result<Client, DialError> {
         self.attempts.set(self.attempts.get() + 1);
         sleep(Duration::from_millis(1)).await;
+        if self.lost.get() {
+            std::future::pending().await
+        }
         if self.down.get() {
             return Err(DialError { phase: DialPhase::Connect, reason: "Down", cause: "down".to_owned() });
         }
@@ -145,6 +150,51 @@ async fn an_agent_that_hangs_costs_a_second_where_another_is_there() {
         servers.deaf.set(0);
         drop(dial().await.unwrap());
         assert_eq!(servers.attempts.get(), 2);
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_dead_costs_a_second_once() {
+    with_servers(async |servers, clients| {
+        let dial = async || clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await;
+        let kept = dial().await.unwrap();
+        servers.all.borrow()[0].order(Order::Freeze);
+        sleep(Duration::from_millis(5)).await;
+        let begun = Instant::now();
+        let (one, another) = tokio::join!(dial(), dial());
+        assert!((1..2).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        assert_eq!(servers.attempts.get(), 2);
+        let begun = Instant::now();
+        let third = dial().await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        assert_eq!((servers.attempts.get(), clients.count()), (2, (1, 3)));
+        drop((kept, one.unwrap(), another.unwrap(), third));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_new_connection_fails_as_well_the_server_is_gone() {
+    with_servers(async |servers, clients| {
+        let dial = async || clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await;
+        drop(dial().await.unwrap());
+        sleep(Duration::from_secs(3)).await;
+        servers.all.borrow()[0].order(Order::Freeze);
+        sleep(Duration::from_millis(5)).await;
+        servers.lost.set(true);
+        let begun = Instant::now();
+        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "a silent one, and no other");
+        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "none at all");
+        assert!((16..17).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        servers.lost.set(false);
+        drop(dial().await.unwrap());
+        servers.all.borrow()[1].order(Order::Freeze);
+        sleep(Duration::from_secs(3)).await;
+        servers.down.set(true);
+        let begun = Instant::now();
+        assert_eq!(dial().await.err().unwrap().reason, "Down");
+        assert!((1..2).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     })
     .await;
 }

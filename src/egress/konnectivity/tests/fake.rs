@@ -30,6 +30,8 @@ pub(super) enum Order {
     GoAway,
     /// To be gone.
     Die,
+    /// To be gone without a word of it: as behind a machine, or a way there, that is lost.
+    Freeze,
 }
 
 /// The server's side of a stream.
@@ -76,19 +78,24 @@ async fn serve(
         builder.max_concurrent_streams(streams);
     }
     let mut connection = builder.handshake::<_, Bytes>(stream).await.unwrap();
+    let mut pings = connection.ping_pong().unwrap();
     loop {
         tokio::select! {
             accepted = connection.accept() => {
                 let Some(Ok((request, answer))) = accepted else { return };
+                // As gRPC's Go implementation, which wants to know how far away the client is; one at a time.
+                let _ = pings.send_ping(h2::Ping::opaque());
                 let (parts, receive) = request.into_parts();
                 let request = Request::from_parts(parts, ());
                 let call =
                     Call { request, answer, send: None, receive, frames: Frames::default(), piece: Bytes::new() };
                 let _ = sender.send(call);
             }
+            _ = poll_fn(|cx| pings.poll_pong(cx)) => {}
             () = nudge.notified() => match orders.take() {
                 Some(Order::GoAway) => connection.graceful_shutdown(),
                 Some(Order::Die) => return,
+                Some(Order::Freeze) => std::future::pending().await,
                 None => {}
             },
         }
