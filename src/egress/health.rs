@@ -26,11 +26,21 @@ pub enum ProxyState {
     },
 }
 
+/// So many time-outs in a row, of a proxy that served, are its own: one may be that of a destination.
+const SILENT: u32 = 3;
+
 /// What is known of all proxies of a selection, in their order.
 pub(super) struct Health {
     /// The one that served last.
     preferred: AtomicUsize,
-    each: Box<[Mutex<ProxyState>]>,
+    each: Box<[Mutex<Known>]>,
+}
+
+#[derive(Default)]
+struct Known {
+    state: ProxyState,
+    /// Dials in a row that it did not answer, and when the first of them was over.
+    silence: Option<(u32, SystemTime)>,
 }
 
 /// What a proxy's doing means for what was known of it.
@@ -62,13 +72,23 @@ impl Health {
     }
 
     /// Proxy `number` did its part, or did not for this reason. What may be true of one destination alone counts only
-    /// until the proxy did its part: the dead one of many would be news every time.
+    /// until the proxy did its part: the dead one of many would be news every time. Silence counts when it lasts.
     pub(super) fn hear(&self, number: usize, fault: Option<(ProxyFault, &str)>) -> News {
-        let Some(state) = self.each.get(number) else { return News::Nothing };
-        let mut state = state.lock();
-        match (fault, &mut *state) {
+        let Some(known) = self.each.get(number) else { return News::Nothing };
+        let mut known = known.lock();
+        let mut since = SystemTime::now();
+        known.silence = match (fault, known.silence) {
+            (Some((ProxyFault::TimedOut, _)), None) => Some((1, since)),
+            (Some((ProxyFault::TimedOut, _)), Some((times, first))) => {
+                since = first;
+                Some((times.saturating_add(1), first))
+            }
+            _ => None,
+        };
+        let silent = known.silence.is_some_and(|(times, _)| times >= SILENT);
+        match (fault, &mut known.state) {
             (None, ProxyState::Serves) => News::Nothing,
-            (Some((fault, _)), ProxyState::Serves) if !fault.is_for_all() => News::Nothing,
+            (Some((fault, _)), ProxyState::Serves) if !fault.is_for_all() && !silent => News::Nothing,
             (None, before) => {
                 let failed = matches!(before, ProxyState::Fails { .. });
                 *before = ProxyState::Serves;
@@ -81,20 +101,41 @@ impl Health {
                 News::Nothing
             }
             (Some((fault, cause)), before) => {
-                *before = ProxyState::Fails { fault, cause: cause.to_owned(), since: SystemTime::now() };
+                *before = ProxyState::Fails { fault, cause: cause.to_owned(), since };
                 News::Fails
             }
         }
     }
 
     pub(super) fn state(&self, number: usize) -> ProxyState {
-        self.each.get(number).map(|state| state.lock().clone()).unwrap_or_default()
+        self.each.get(number).map(|known| known.lock().state.clone()).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silence_is_news_when_it_lasts_and_any_answer_ends_it() {
+        let health = Health::of(1);
+        let late = Some((ProxyFault::TimedOut, "no answer within 8s"));
+        assert_eq!(health.hear(0, None), News::Nothing);
+        for answer in [None, Some((ProxyFault::HostUnreachable, "one of many"))] {
+            assert_eq!([late, late, answer].map(|it| health.hear(0, it)), [News::Nothing; 3]);
+            assert_eq!(health.state(0), ProxyState::Serves);
+        }
+        let before = SystemTime::now();
+        assert_eq!(
+            [late, late, late, late].map(|it| health.hear(0, it)),
+            [News::Nothing, News::Nothing, News::Fails, News::Nothing]
+        );
+        let ProxyState::Fails { fault: ProxyFault::TimedOut, since, .. } = health.state(0) else {
+            panic!("it is silent")
+        };
+        assert!(before <= since && since <= SystemTime::now());
+        assert_eq!((health.hear(0, None), health.state(0)), (News::Recovers, ProxyState::Serves));
+    }
 
     #[test]
     fn the_one_that_served_last_comes_first_and_changes_are_news_once() {

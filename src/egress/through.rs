@@ -67,6 +67,12 @@ fn hear(selection: &Selection, number: usize, fault: Option<(ProxyFault, &str)>)
     let news = selection.health.hear(number, fault);
     let (selection, proxy) = (&selection.name, &selection.proxies[number].address);
     match (news, fault) {
+        (News::Fails, Some((ProxyFault::TimedOut, why))) => tracing::warn!(
+            selection,
+            %proxy,
+            why,
+            "an egress proxy does not answer; see whether it runs, and whether what it is asked for can be reached from there"
+        ),
         (News::Fails, Some((_, why))) => tracing::warn!(selection, %proxy, why, "an egress proxy does not serve"),
         (News::Recovers, _) => tracing::info!(selection, %proxy, "an egress proxy serves again"),
         _ => {}
