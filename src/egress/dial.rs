@@ -86,14 +86,24 @@ pub(super) struct Dialled {
 /// RFC 8305's delay before the next address is tried beside the first.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// The first address that answers, tried one after another with a head start each (happy eyeballs).
+/// TCP to the first address that answers.
 pub(super) async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
-    let mut waiting = addresses.iter();
+    let attempts = addresses.iter().map(|ip| TcpStream::connect(SocketAddr::new(*ip, port)));
+    let socket = first(attempts, io::Error::new(io::ErrorKind::NotFound, "no address")).await?;
+    process::set_up(&socket)?;
+    Ok(socket)
+}
+
+/// What the first attempt to succeed comes to; they are begun one after another with a head start each (happy
+/// eyeballs), and those that are not needed any more are dropped. Without any, `last`; else the last one's error.
+pub(super) async fn first<T, E>(
+    mut waiting: impl ExactSizeIterator<Item = impl Future<Output = Result<T, E>>>,
+    mut last: E,
+) -> Result<T, E> {
     let mut running = FuturesUnordered::new();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");
     loop {
-        if let Some(ip) = waiting.next() {
-            running.push(TcpStream::connect(SocketAddr::new(*ip, port)));
+        if let Some(attempt) = waiting.next() {
+            running.push(attempt);
         }
         let next = running.next();
         let result = if waiting.len() == 0 {
@@ -105,10 +115,7 @@ pub(super) async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpSt
             }
         };
         match result {
-            Some(Ok(socket)) => {
-                process::set_up(&socket)?;
-                return Ok(socket);
-            }
+            Some(Ok(done)) => return Ok(done),
             Some(Err(error)) => last = error,
             None => return Err(last),
         }
@@ -120,7 +127,21 @@ pub(super) async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpSt
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::future::Either;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_says_nothing_costs_its_head_start() {
+        let began = tokio::time::Instant::now();
+        let attempts = [Either::Left(pending()), Either::Left(pending()), Either::Right(ready(Ok::<_, &str>(3)))];
+        assert_eq!(first(attempts.into_iter(), "none").await, Ok(3));
+        assert_eq!(began.elapsed(), 2 * ATTEMPT_DELAY);
+        let none: [std::future::Ready<Result<(), &str>>; 0] = [];
+        assert_eq!(first(none.into_iter(), "none").await, Err("none"));
+    }
 
     #[tokio::test]
     async fn a_refused_address_gives_way_to_the_next() {

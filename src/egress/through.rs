@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::carrier::Carrier;
-use super::dial::{DialError, DialPhase, Timing};
+use super::dial::{DialError, DialPhase, Timing, first};
 use super::dialler::{Dialler, Opened};
 use super::health::News;
 use super::proxy_fault::ProxyFault;
@@ -112,15 +112,12 @@ async fn by(
     let began = Instant::now();
     let reached = Cell::new(false);
     let attempt = async {
-        let mut last = None;
-        for host in hosts(dialler, selection, proxy, destination).await? {
-            match once(dialler, selection, proxy, &Destination { host, ..*destination }, &reached, share).await {
-                Ok(opened) => return Ok(opened),
-                // Another of its addresses may do.
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| ProxyFault::NameNotResolved.because("the name has no address")))
+        let hosts = hosts(dialler, selection, proxy, destination).await?;
+        let reached = &reached;
+        let attempts = hosts.into_iter().map(|host| async move {
+            once(dialler, selection, proxy, &Destination { host, ..*destination }, reached, share).await
+        });
+        first(attempts, ProxyFault::NameNotResolved.because("the name has no address")).await
     };
     let result = match timeout(share, attempt).await {
         Ok(result) => result,
@@ -139,7 +136,7 @@ async fn by(
     result.map_err(|error| DialError { cause: format!("{}: {}", proxy.address, error.cause), ..error })
 }
 
-/// What the proxy is told, one after another: the name, or the addresses we found.
+/// What the proxy is told, one after another as [`first`] does: the name, or the addresses we found.
 async fn hosts(
     dialler: &Dialler,
     selection: &Selection,
@@ -162,7 +159,6 @@ async fn once(
     reached: &Cell<bool>,
     share: Duration,
 ) -> Result<Opened, DialError> {
-    reached.set(false);
     let began = Instant::now();
     if selection.kind == Kind::Konnectivity {
         return tunnel(dialler, selection, proxy, destination, reached, share).await;
