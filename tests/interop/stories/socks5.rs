@@ -22,13 +22,13 @@ pub(super) const THROUGH: &[(&str, Trial)] = &[
 ];
 
 /// A running `narthex socks5`.
-struct Door {
-    process: Process,
-    port: u16,
+pub(super) struct Door {
+    pub(super) process: Process,
+    pub(super) port: u16,
 }
 
 impl Door {
-    fn open(scratch: &Path, more: &[&str]) -> Door {
+    pub(super) fn open(scratch: &Path, more: &[&str]) -> Door {
         let port = free_port();
         let listen = format!("--listen=127.0.0.1:{port}");
         let arguments = ["socks5", &listen, "--access-log=all"].into_iter().chain(more.iter().copied());
@@ -166,7 +166,7 @@ fn through_konnectivity(world: &World, program: &Kubectl) {
 }
 
 /// kube-apiserver's own kind of file, but for what only ours can say.
-fn selector(konnectivity: &Konnectivity) -> serde_json::Value {
+pub(super) fn selector(konnectivity: &Konnectivity) -> serde_json::Value {
     let tls = json!({
         "url": format!("https://127.0.0.1:{}", konnectivity.port),
         "tlsConfig": {

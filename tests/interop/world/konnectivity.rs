@@ -24,7 +24,7 @@ pub(crate) enum Front {
 }
 
 impl Front {
-    fn is_unix(self) -> bool {
+    pub(crate) fn is_unix(self) -> bool {
         matches!(self, Front::GrpcUnix | Front::ConnectUnix)
     }
 

@@ -1,11 +1,14 @@
 //! Our client when all goes well, at some scale.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use futures_util::future::join_all;
 use narthex::egress::konnectivity::{Tunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use super::super::socks5::{Door, selector};
 use super::far::{BANNER, Far, Habit};
 use super::{PATIENCE, asks, dial, here, pattern};
 use crate::world::{Front, Konnectivity, World, eventually};
@@ -143,4 +146,57 @@ pub(super) fn ten_thousand_dials(world: &World) {
         is_left(&konnectivity, 0.0).unwrap();
         assert_eq!(konnectivity.count("konnectivity_network_proxy_server_pending_backend_dials"), 0.0);
     });
+}
+
+/// The same in the other mode, by `narthex socks5`: each SOCKS dial is a CONNECT.
+pub(super) fn ten_thousand_connects(world: &World) {
+    const ROWS: usize = 4;
+    let directory = world.scratch("konnectivity-connects");
+    let konnectivity = Konnectivity::with_agent(&directory, Front::ConnectUnix);
+    let far = Far::start(Habit::Sink);
+    let file = directory.join("egress.json");
+    std::fs::write(&file, selector(&konnectivity).to_string()).unwrap();
+    let egress = format!("--egress-selector-config-file={}", file.display());
+    let door = Door::open(&directory, &[&egress, &format!("--allow-destinations=127.0.0.1:{}", far.port)]);
+    let row = |dials: usize| (0..dials).for_each(|_| connect_by_socks5(door.port, far.port));
+    let all_closed = || {
+        eventually("all of them at their end", || {
+            let ended = far.received.try_iter().count();
+            if ended == 0 { is_left(&konnectivity, 0.0) } else { Err(format!("{ended} more came to their end")) }
+        });
+    };
+    row(1);
+    all_closed();
+    let descriptors = || {
+        [&door.process, &konnectivity.server, &konnectivity.agents[0].process].map(crate::world::Process::descriptors)
+    };
+    let dials = || konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count");
+    let (before, dialled) = (descriptors(), dials());
+    let began = Instant::now();
+    std::thread::scope(|scope| (0..ROWS).for_each(|_| drop(scope.spawn(|| row(10_000 / ROWS)))));
+    println!("10000 dials by http-connect in {:?}", began.elapsed());
+    assert_eq!(dials() - dialled, 10_000.0);
+    all_closed();
+    eventually("nothing left behind", || {
+        let after = descriptors();
+        println!("descriptors of narthex, the server and the agent: {before:?}, then {after:?}");
+        let well = after.iter().zip(&before).all(|(after, before)| *after <= before + 10);
+        if well { Ok(()) } else { Err(format!("{before:?} {after:?}")) }
+    });
+    assert_eq!(konnectivity.count("konnectivity_network_proxy_server_pending_backend_dials"), 0.0);
+}
+
+/// Opens a connection to `target` of loopback, and closes it.
+fn connect_by_socks5(proxy: u16, target: u16) {
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[5, 1, 0]).unwrap();
+    let mut method = [0; 2];
+    stream.read_exact(&mut method).unwrap();
+    assert_eq!(method, [5, 0]);
+    let [high, low] = target.to_be_bytes();
+    stream.write_all(&[5, 1, 0, 1, 127, 0, 0, 1, high, low]).unwrap();
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..2], [5, 0]);
 }

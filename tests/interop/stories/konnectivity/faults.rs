@@ -27,7 +27,9 @@ pub(super) fn agent_killed(world: &World) {
         let mut rest = Vec::new();
         let ended = timeout(Duration::from_secs(5), transfer.read_to_end(&mut rest)).await.expect("an end at once");
         println!("the transfer ended with {ended:?} after {:?}", began.elapsed());
-        assert!(rest.len() < 1 << 30);
+        // The server says the same as when the target closes. That nobody takes it for whole is up to what is inside:
+        // see `cut`.
+        assert!(rest.len() < (1 << 30) - (1 << 20), "it was over before the agent was killed");
         assert_eq!(dial(&client, echo.port).await.err(), Some(TunnelFailure::NoAgent));
         konnectivity.start_agent("agent-b", None);
         asks(&mut dial(&client, echo.port).await.unwrap(), b"well again").await;
@@ -50,13 +52,25 @@ pub(super) fn agent_stopped(world: &World) {
         let clients = Clients::default();
         let open = async || Ok(konnectivity.client().await);
         let address = format!("127.0.0.1:{}", echo.port);
+        let patience = Duration::from_secs(8);
+        let mut served = 0;
         for _ in 0..5 {
-            match clients.dial(&"server", &address, Duration::from_secs(8), open).await {
-                Ok(mut tunnel) => asks(&mut tunnel, b"somebody is there").await,
+            let began = Instant::now();
+            match clients.dial(&"server", &address, patience, open).await {
+                Ok(mut tunnel) => {
+                    asks(&mut tunnel, b"somebody is there").await;
+                    served += 1;
+                }
                 // One in sixteen times all four go to the one that hangs.
-                Err(error) => println!("{}", error.cause),
+                Err(error) => {
+                    assert_eq!(error.reason, "ConnectTimeout", "{}", error.cause);
+                    assert!(began.elapsed() < patience + Duration::from_secs(1), "{:?}", began.elapsed());
+                }
             }
         }
+        println!("{served} of 5 dials are served while one of two agents hangs");
+        // Of none, one in a million runs.
+        assert!(served > 0);
         konnectivity.agents[0].process.signal(Signal::CONT);
         // What it was asked meanwhile it does now, and closes again: nobody wants it any longer.
         drop(client);
@@ -114,22 +128,24 @@ async fn answered(tunnels: &mut [Tunnel]) -> usize {
     all.await.iter().filter(|answer| answer.is_ok()).count()
 }
 
+/// With a server of the reference a reader that stops is in everybody's way. Ours may be for ten seconds, and is then
+/// cut off alone.
 pub(super) fn reader_stops(world: &World) {
     let konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-reader-stops"), Front::GrpcUnix);
     let (source, echo) = (Far::start(Habit::Source(1 << 30)), Far::start(Habit::Echo));
     here(async {
-        let stream = UnixStream::connect(&konnectivity.socket).await.unwrap();
-        let client = Client::connect_with(stream, "localhost", Duration::from_secs(3)).await.unwrap();
+        let client = konnectivity.client().await;
         let mut others = many(&client, echo.port).await;
         assert_eq!(answered(&mut others).await, 100);
         let mut stopped = dial(&client, source.port).await.unwrap();
         let began = Instant::now();
-        sleep(Duration::from_millis(500)).await;
+        sleep(Duration::from_secs(1)).await;
         println!("while its window is full, {} of 100 others are answered in a second", answered(&mut others).await);
         let mut more = many(&client, echo.port).await;
         println!("new tunnels after {:?}", began.elapsed());
-        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
-        assert_eq!(answered(&mut more).await, 100);
+        assert!(began.elapsed() < Duration::from_secs(16), "{:?}", began.elapsed());
+        assert_eq!(answered(&mut more).await, 100, "new ones");
+        assert_eq!(answered(&mut others).await, 100, "none of the others was lost");
         assert_eq!(stopped.read(&mut [0; 8]).await.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
     });
 }
@@ -143,6 +159,7 @@ pub(super) fn target_never_reads(world: &World) {
     here(async {
         let client = konnectivity.client().await;
         let mut others = many(&client, echo.port).await;
+        assert_eq!(answered(&mut others).await, 100);
         let mut download = dial(&client, source.port).await.unwrap();
         let mut upload = dial(&client, deaf.port).await.unwrap();
         let words = pattern(1 << 20);
@@ -155,7 +172,7 @@ pub(super) fn target_never_reads(world: &World) {
         let mut all = Vec::new();
         let downloaded = timeout(Duration::from_secs(10), download.read_to_end(&mut all)).await;
         assert_eq!(downloaded.expect("what comes from there comes").unwrap(), 64 << 20);
-        println!("{} of 100 others are answered in a second", answered(&mut others).await);
+        assert_eq!(answered(&mut others).await, 0, "an agent of the reference hands on nothing; mended, this is 100");
         let began = Instant::now();
         let error = client.dial(&format!("127.0.0.1:{}", echo.port), Duration::from_secs(2)).await.err().unwrap();
         assert_eq!(error.failure, TunnelFailure::NoAnswer);
@@ -166,6 +183,7 @@ pub(super) fn target_never_reads(world: &World) {
         deaf.deafness = None;
         let mut tunnel = dial(&client, echo.port).await.unwrap();
         asks(&mut tunnel, b"well again").await;
+        assert_eq!(answered(&mut others).await, 100, "none of the others was lost");
         drop(download);
     });
 }

@@ -2,8 +2,8 @@
 
 use std::net::TcpStream;
 
-use super::super::{compare, crowd, everywhere, reading};
-use crate::world::{Behind, Front, Kubectl, Session, Target, Tokens, World, eventually};
+use super::super::{compare, crowd, discovery, everywhere, reading};
+use crate::world::{Behind, Front, Gateway, Kubectl, Session, Target, Tokens, World, eventually};
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 
@@ -27,7 +27,7 @@ pub(super) fn every_front(world: &World, kubectl: &Kubectl) {
         println!("{front:?}");
         let name = format!("{front:?}-{}", kubectl.version.replace('.', "-")).to_lowercase();
         let behind = Behind::start(&world.cluster, &world.scratch(&name), &name, front);
-        for (story, tell) in reading::STORIES {
+        for (story, tell) in reading::STORIES.iter().chain(discovery::STORIES) {
             println!("{story}");
             says_the_same(world, kubectl, &behind, *tell);
         }
@@ -53,17 +53,17 @@ pub(super) fn agent_with_token(world: &World) {
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
-pub(super) fn five_hundred_watches(world: &World) {
-    let directory = world.scratch("tunnelled-watches");
-    let behind = Behind::start(&world.cluster, &directory, "tunnelled-watches", Front::GrpcUnix);
-    crowd::watch_at(world, &behind.gateway.door);
-}
-
-/// The agent dies and another comes; the server dies and comes back.
-pub(super) fn comes_and_goes(world: &World) {
-    let directory = world.scratch("tunnelled-faults");
+/// First 500 watches, then the agent dies and another comes, the server dies and comes back; what is said to be
+/// available and what discovery shows are true all along.
+pub(super) fn watches_and_faults(world: &World, front: Front) {
+    let name = format!("tunnelled-{front:?}").to_lowercase();
+    let directory = world.scratch(&name);
     let Behind { gateway, mut konnectivity, network, _extension, .. } =
-        Behind::start(&world.cluster, &directory, "tunnelled-faults", Front::GrpcUnix);
+        Behind::start(&world.cluster, &directory, &name, front);
+    let dials = || konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count");
+    assert!(dials() > 0.0, "it went through the server");
+    is_discovered(world, &gateway);
+    crowd::watch_at(world, &gateway.door);
     let jane = world.cluster.jane();
     let well = |what: &str| {
         eventually(what, || {
@@ -78,6 +78,7 @@ pub(super) fn comes_and_goes(world: &World) {
     let answer = gateway.door.get(Some(jane), FLUNDERS).unwrap();
     assert_eq!(answer.status, 503, "{}", answer.text());
     assert_eq!(answer.json()["kind"], "Status");
+    is_discovered(world, &gateway);
     konnectivity.start_agent("agent-b", network.as_ref());
     well("flunders after another agent came");
     gateway.wait_until_available("True");
@@ -90,6 +91,9 @@ pub(super) fn comes_and_goes(world: &World) {
     well("flunders after the server came back");
     gateway.wait_until_available("True");
 
+    if !front.is_unix() {
+        return;
+    }
     // The socket's file goes, too, and comes back later.
     konnectivity.server.signal(rustix::process::Signal::KILL);
     konnectivity.server.wait();
@@ -98,4 +102,16 @@ pub(super) fn comes_and_goes(world: &World) {
     konnectivity.start_again();
     konnectivity.wait_for_agents(1);
     well("flunders after the socket appeared");
+}
+
+/// The group is in every document, with what its server says of it or last said.
+fn is_discovered(world: &World, gateway: &Gateway) {
+    for path in ["/apis", "/apis/wardle.example.com", "/openapi/v3"] {
+        let answer = gateway.door.get(Some(world.cluster.jane()), path).unwrap();
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        assert!(answer.text().contains("wardle.example.com"), "{path}: {}", answer.text());
+    }
+    let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")];
+    let answer = gateway.door.send(Some(world.cluster.jane()), "GET", "/apis", &accept, b"").unwrap();
+    assert!(answer.text().contains("\"flunders\""), "{}", answer.text());
 }

@@ -1,6 +1,7 @@
 //! Through the real Konnectivity server and agent.
 
 mod client;
+mod cut;
 mod far;
 mod faults;
 mod gateway;
@@ -14,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 
 use super::{Trial, TrialWith};
-use crate::world::runtime;
+use crate::world::{Front, runtime};
 
 /// Our client alone, without a gateway.
 pub(super) const CLIENT: &[(&str, Trial)] = &[
@@ -35,8 +36,23 @@ pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("konnectivity: an upgraded connection through an agent", upgrade::echoes),
     ("konnectivity: an agent with a service account's token, as in the Kubernetes task", gateway::agent_with_token),
     ("konnectivity: a backend that does not read what is uploaded over HTTP/2", upload::nobody_else_notices),
-    ("konnectivity: 500 watches through an agent", gateway::five_hundred_watches),
-    ("konnectivity: agents and the server go and come, and narthex serves again", gateway::comes_and_goes),
+    ("konnectivity: 500 watches, agents and the server go and come, GRPC", |world| {
+        gateway::watches_and_faults(world, Front::GrpcUnix);
+    }),
+    ("konnectivity: 500 watches, agents and the server go and come, http-connect", |world| {
+        gateway::watches_and_faults(world, Front::ConnectUnix);
+    }),
+    ("konnectivity: 500 watches, agents and the server go and come, http-connect over TLS", |world| {
+        gateway::watches_and_faults(world, Front::ConnectTls);
+    }),
+    ("konnectivity: what is cut is not taken for whole, GRPC", |world| cut::is_noticed(world, Front::GrpcUnix)),
+    ("konnectivity: what is cut is not taken for whole, http-connect", |world| {
+        cut::is_noticed(world, Front::ConnectUnix);
+    }),
+    ("konnectivity: what is cut is not taken for whole, http-connect over TLS", |world| {
+        cut::is_noticed(world, Front::ConnectTls);
+    }),
+    ("konnectivity: 10000 dials by http-connect leave nothing behind", client::ten_thousand_connects),
 ];
 
 pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[

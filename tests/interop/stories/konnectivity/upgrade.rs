@@ -39,7 +39,11 @@ endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
 ";
 
 pub(super) fn echoes(world: &World) {
-    for (front, name) in [(Front::GrpcUnix, "upgraded-grpc"), (Front::ConnectTls, "upgraded-connect")] {
+    for (front, name) in [
+        (Front::GrpcUnix, "upgraded-grpc"),
+        (Front::ConnectUnix, "upgraded-connect"),
+        (Front::ConnectTls, "upgraded-connect-tls"),
+    ] {
         let (gateway, konnectivity) = before(world, front, name, backend(world));
         let admin = world.cluster.admin();
         runtime().block_on(async {
