@@ -165,6 +165,30 @@ async fn one_of_five_is_killed() {
     }
 }
 
+/// Nobody waits for three probes in turn, a minute and a half.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_fail_make_an_apiservice_unavailable_soon() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::default(), |request| signed("a", request)).await;
+    let annotations = annotated(&[]).replace("1000", "3");
+    world.registry("things.yaml", &world.manifests("things.example.com", "v1", &[backend.address], &annotations));
+    let scene = Scene::of(world, &[]);
+    let client = scene.http2().await;
+    let unavailable = "aggregator_unavailable_apiservice{name=\"v1.things.example.com\"}";
+    let is = async |expected| {
+        eventually("the verdict", async || (sample(&scene.gateway, unavailable).await == Some(expected)).then_some(()))
+            .await;
+    };
+    is(0.0).await;
+    assert_eq!(client.get(THINGS).await.status, 200);
+    let address = backend.stop().await;
+    eventually("a request to fail", async || (client.get(THINGS).await.status != 200).then_some(())).await;
+    is(1.0).await;
+    let _back =
+        Backend::start(&scene.world, Settings { address, ..Settings::default() }, |request| signed("a", request)).await;
+    is(0.0).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_five_stalls() {
     for settings in [Settings::http1(), Settings::http2()] {
