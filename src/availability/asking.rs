@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::board::Board;
+use super::board::{Asked, Board};
 use super::condition::{Condition, ConditionStatus};
 use super::judge::{Finding, Judge};
 use super::pace::Pace;
@@ -126,6 +126,7 @@ pub(super) async fn ask<W: Witness>(
         let now = following.borrow_and_update().clone();
         let (api_service, Ok(resolved)) = (&now.api_service, &now.place) else { return };
         let availability = judges.board.of(&api_service.name);
+        let (at, wanted) = (std::time::Instant::now(), availability.begin());
         let contradicted = pace.expects_failure();
         let heard = |endpoint: &Destination, answered| match answered {
             // Its requests fail, and just now: that this question was answered is nothing to them yet.
@@ -139,6 +140,7 @@ pub(super) async fn ask<W: Witness>(
         turn = turn.wrapping_add(1);
         let answered = finding == Finding::Answered;
         let away = judges.hear(api_service, &judge, finding) == ConditionStatus::False;
+        judges.board.asked(&availability, Asked { at, answered }, wanted);
         let ended = Instant::now();
         let wait = pace.after(answered, away, availability.is_doubted());
         let mut next = pin!(sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())));
@@ -151,7 +153,8 @@ pub(super) async fn ask<W: Witness>(
                     break;
                 }
                 () = availability.turns() => {
-                    if let Some(soon) = pace.hear(availability.is_doubted()) {
+                    let wanted = availability.is_wanted().then(|| pace.wanted());
+                    if let Some(soon) = pace.hear(availability.is_doubted()).into_iter().chain(wanted).min() {
                         let until = next.deadline().min(ended + soon);
                         next.as_mut().reset(until);
                     }

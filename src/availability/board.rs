@@ -26,8 +26,20 @@ pub struct Availability {
     /// And why the last request that was lost got no answer.
     circuit: Mutex<(Circuit, &'static str)>,
     standings: Mutex<Vec<(Destination, Arc<Standing>)>>,
-    /// Told when what requests say of it turns: of the whole or of an endpoint.
+    /// Told when what requests say of it turns, of the whole or of an endpoint, and when a question is wanted.
     turned: Arc<Notify>,
+    /// The last question that is over, and whether somebody wants another.
+    asked: Mutex<Option<Asked>>,
+    wanted: AtomicBool,
+}
+
+/// A question of our own to a backend.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// When it was asked.
+    pub(super) at: Instant,
+    /// Whether it was answered.
+    pub(super) answered: bool,
 }
 
 /// Why a request is not sent.
@@ -144,7 +156,28 @@ impl Availability {
         !known.is_empty() && known.iter().all(|(_, standing)| standing.is_against())
     }
 
-    /// Waits until what its requests say may be another. For one at a time; what nobody waited for is not lost.
+    /// The last question of ours that is over.
+    pub(super) fn asked(&self) -> Option<Asked> {
+        *self.asked.lock()
+    }
+
+    /// Wants it to be asked soon. [`Board::changes`] tells when that is done.
+    pub(super) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+        self.turned.notify_one();
+    }
+
+    /// Whether somebody wants it to be asked.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// It is asked now. True if somebody wants that.
+    pub(super) fn begin(&self) -> bool {
+        self.wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// Waits until what its requests say may be another, or a question is wanted. For one at a time; what nobody waited for is not lost.
     pub(super) async fn turns(&self) {
         self.turned.notified().await;
     }
@@ -191,14 +224,24 @@ impl Board {
             circuit: Mutex::new((Circuit::default(), "")),
             standings: Mutex::default(),
             turned: Arc::default(),
+            asked: Mutex::default(),
+            wanted: AtomicBool::new(false),
         });
         by_name.insert(name.to_owned(), fresh.clone());
         fresh
     }
 
-    /// Says that a condition changed since it was last asked.
+    /// Says that a condition changed since it was last asked, or a question that was wanted is over.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
+    }
+
+    /// A question to `availability` is over that somebody may have wanted.
+    pub(super) fn asked(&self, availability: &Availability, asked: Asked, wanted: bool) {
+        *availability.asked.lock() = Some(asked);
+        if wanted {
+            self.0.changes.send_modify(|version| *version += 1);
+        }
     }
 
     /// Puts up what is known about `name`.

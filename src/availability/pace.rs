@@ -57,6 +57,11 @@ impl Pace {
         Some(self.soon)
     }
 
+    /// Somebody wants a probe. How soon after the last one it is to come.
+    pub(super) fn wanted(&self) -> Duration {
+        SOON.min(self.interval)
+    }
+
     /// Whether the next probe comes because requests fail.
     pub(super) fn expects_failure(&self) -> bool {
         self.expected == Some(false)

@@ -1,5 +1,8 @@
 //! Who of several gateways writes the conditions of APIServices to the kube-apiserver, and what they write.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 
 use crate::backend::{Backend, Settings, json as answer};
@@ -19,19 +22,28 @@ const QUICK: [&str; 3] =
 struct Stage {
     world: World,
     cluster: Cluster,
-    /// Answers as long as it is there.
+    /// Answers as long as it is there, and badly if it is `ill`.
     _backend: Backend,
+    ill: Arc<AtomicBool>,
     documents: String,
 }
 
 impl Stage {
     async fn set() -> Stage {
         let world = World::new();
-        let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
+        let ill = Arc::new(AtomicBool::new(false));
+        let told = ill.clone();
+        let settings = Settings { all: true, ..Settings::http2() };
+        let backend = Backend::start(&world, settings, move |_| {
+            let code = if told.load(Ordering::SeqCst) { 500 } else { 200 };
+            async move { answer(code, "{}") }
+        })
+        .await;
         let cluster = Cluster::start(&world).await;
-        let documents = world.manifests("things.example.com", "v1", &[backend.address], &annotated(&[]));
+        let documents =
+            world.manifests("things.example.com", "v1", &[backend.address], &annotated(&[]).replace("1000", "3"));
         cluster.apply(&documents);
-        Stage { world, cluster, _backend: backend, documents }
+        Stage { world, cluster, _backend: backend, ill, documents }
     }
 
     fn gateway(&self, more: &[&str]) -> Gateway {
@@ -153,6 +165,24 @@ async fn whose_word_is_overwritten_leaves_it_to_the_other() {
     })
     .await;
     assert_eq!(stage.available(), Some(theirs));
+    assert_eq!(stage.writes(), 2);
+}
+
+/// kube-apiserver says so after one failure, we after three: nobody contradicts it meanwhile.
+#[tokio::test]
+async fn whoever_finds_an_outage_first_is_not_contradicted() {
+    let stage = Stage::set().await;
+    let gateway = stage.gateway(&["--leader-elect=false"]);
+    stage.becomes("True", "Passed", "all checks passed").await;
+    stage.ill.store(true, Ordering::SeqCst);
+    let theirs = json!({"type": "Available", "status": "False", "reason": "FailedDiscoveryCheck",
+        "message": "no", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    stage.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [theirs.clone()]}));
+    let unavailable = "aggregator_unavailable_apiservice{name=\"v1.things.example.com\"}";
+    eventually("us to find it out", async || (sample(&gateway, unavailable).await == Some(1.0)).then_some(())).await;
+    assert_eq!((stage.writes(), stage.available()), (1, Some(theirs)));
+    stage.ill.store(false, Ordering::SeqCst);
+    stage.becomes("True", "Passed", "all checks passed").await;
     assert_eq!(stage.writes(), 2);
 }
 

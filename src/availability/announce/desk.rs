@@ -2,6 +2,7 @@
 //!
 //! Others write the same condition: every kube-apiserver has an aggregator of its own that asks the same backends. As
 //! long as it agrees nothing is written. Where it does not, each would set right what the other wrote, for ever; so
+//! nobody is contradicted by what was found out before they spoke, and
 //! who finds its word overwritten twice leaves it to the other for a while. What is news to us is said all the same, once
 //! and not too often: the other may be gone, or of our opinion by now.
 
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
+use crate::availability::board::Asked;
 use crate::availability::{Condition, ConditionStatus};
 use crate::registry::Written;
 
@@ -19,7 +21,8 @@ const UNSEEN: Duration = Duration::from_secs(10);
 const OFTEN: usize = 2;
 /// within this time,
 const WITHIN: Duration = Duration::from_secs(300);
-/// we leave it to the other for this long; longer each time, up to the second.
+/// we leave it to the other for this long; longer each time, up to the second, and shorter again for each time that both
+/// agree for as long as the first.
 const LEAVE: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(4 * 3600));
 /// Meanwhile nothing is written, but for our news, so long after what we wrote last.
 const SELDOM: Duration = Duration::from_secs(60);
@@ -37,6 +40,10 @@ struct Entry {
     overwritten: Vec<Instant>,
     left_until: Option<Instant>,
     leave: Option<Duration>,
+    /// When both last disagreed.
+    disagreed: Option<Instant>,
+    /// What somebody else says, when that became so as they say, and since when we know.
+    heard: Option<(Words, String, Instant)>,
     /// When we last wrote, and whether our opinion is another since.
     last: Option<Instant>,
     news: bool,
@@ -68,13 +75,22 @@ pub(super) enum Verdict {
     Fine,
     /// These conditions are to be written, to this version.
     Write { version: String, conditions: Vec<Value> },
+    /// Somebody else says otherwise, and may know better by now: the backend is to be asked before anything is written.
+    AskFirst,
     /// Somebody else overwrites what we write; this is said once.
     LeaveIt(Duration),
 }
 
 impl Desk {
-    /// What to do now that `condition` is known and `stands` is there.
-    pub(super) fn judge(&mut self, name: &str, condition: &Condition, stands: &Written, now: Instant) -> Verdict {
+    /// What to do now that `condition` is known, the backend was last `asked` then, and `stands` is there.
+    pub(super) fn judge(
+        &mut self,
+        name: &str,
+        condition: &Condition,
+        asked: Option<Asked>,
+        stands: &Written,
+        now: Instant,
+    ) -> Verdict {
         // Nobody has asked yet: that is no news to anybody.
         if condition.status == ConditionStatus::Unknown && condition.reason == "NotProbed" {
             return Verdict::Fine;
@@ -86,9 +102,6 @@ impl Desk {
         };
         let there = stands.conditions.iter().find(|one| one["type"] == "Available");
         let theirs = there.map(Words::of).unwrap_or_default();
-        if !self.by_name.contains_key(name) && theirs == ours {
-            return Verdict::Fine;
-        }
         let entry = self.by_name.entry(name.to_owned()).or_default();
         if let Some(wrote) = &mut entry.wrote {
             wrote.seen |= has_reached(&stands.version, &wrote.version) || now.duration_since(wrote.at) >= UNSEEN;
@@ -102,17 +115,25 @@ impl Desk {
         }
         let ours_stands = entry.wrote.as_ref().is_some_and(|wrote| wrote.words == theirs);
         let agrees = (&theirs.status, &theirs.reason) == (&ours.status, &ours.reason);
+        entry.hear(ours_stands, &theirs, there, now);
         // Of one opinion in other words: theirs are as good.
         if theirs == ours || (agrees && !ours_stands) {
-            entry.news = false;
+            entry.agree(ours_stands, now);
             return Verdict::Fine;
         }
-        if entry.left_until.is_some_and(|until| now < until) {
+        entry.disagreed = Some(now);
+        let left = entry.left_until.is_some_and(|until| now < until);
+        if left {
             let lately = entry.last.is_some_and(|last| now.saturating_duration_since(last) < SELDOM);
             // What stands there may be our last news.
             if lately || !(entry.news || ours_stands) {
                 return Verdict::Fine;
             }
+        }
+        if entry.may_be_outdated(&ours, &theirs, asked) {
+            return Verdict::AskFirst;
+        }
+        if left {
             entry.wrote = None;
         }
         if entry.wrote.is_some() && !ours_stands {
@@ -142,12 +163,52 @@ impl Desk {
         };
         let entry = self.by_name.entry(name.to_owned()).or_default();
         entry.wrote = Some(Wrote { version, words, at: now, seen: false });
-        (entry.last, entry.news) = (Some(now), false);
+        (entry.last, entry.news, entry.heard) = (Some(now), false, None);
     }
 
     /// Forgets those that are no more.
     pub(super) fn retain(&mut self, stays: impl Fn(&str) -> bool) {
         self.by_name.retain(|name, _| stays(name));
+    }
+}
+
+impl Entry {
+    /// Hears what stands there, of ours or of somebody else.
+    fn hear(&mut self, ours: bool, words: &Words, there: Option<&Value>, now: Instant) {
+        let since = there.and_then(|there| there["lastTransitionTime"].as_str()).unwrap_or_default();
+        if ours {
+            self.heard = None;
+        } else if !self.heard.as_ref().is_some_and(|(known, from, _)| known == words && from == since) {
+            self.heard = Some((words.clone(), since.to_owned(), now));
+        }
+    }
+
+    /// Whether we would contradict somebody without having asked since they spoke. The first failure of a backend is
+    /// reason enough for kube-apiserver; we may be about to find it out, or just not have looked.
+    fn may_be_outdated(&self, ours: &Words, theirs: &Words, asked: Option<Asked>) -> bool {
+        let (available, by_asking) = match ours.reason.as_str() {
+            "Passed" => (true, theirs.status == "False"),
+            "FailedDiscoveryCheck" => (false, theirs.status == "True"),
+            _ => return false,
+        };
+        let Some((_, _, heard)) = self.heard.as_ref().filter(|_| by_asking) else { return false };
+        !asked.is_some_and(|asked| asked.answered == available && asked.at >= *heard)
+    }
+
+    /// Both are of one opinion. Who has been for long is in no dispute any more, and little by little never was.
+    fn agree(&mut self, ours_stands: bool, now: Instant) {
+        self.news = false;
+        if !ours_stands {
+            // Whatever the other says next, it is not what we wrote that it changes.
+            self.wrote = None;
+        }
+        let since = *self.disagreed.get_or_insert(now);
+        if let Some(leave) = self.leave
+            && now.saturating_duration_since(since) >= LEAVE.0
+        {
+            self.leave = Some(leave / 2).filter(|leave| *leave >= LEAVE.0);
+            (self.left_until, self.disagreed) = (None, Some(now));
+        }
     }
 }
 
@@ -200,6 +261,14 @@ mod tests {
 
     use super::*;
 
+    impl Desk {
+        /// What to do if the backend has just been asked, and that was found.
+        fn look(&mut self, name: &str, condition: &Condition, stands: &Written, now: Instant) -> Verdict {
+            let answered = condition.status == ConditionStatus::True;
+            self.judge(name, condition, Some(Asked { at: now, answered }), stands, now)
+        }
+    }
+
     fn condition(status: ConditionStatus, reason: &'static str, message: &str) -> Condition {
         Condition {
             status,
@@ -234,12 +303,12 @@ mod tests {
     #[test]
     fn only_what_differs_is_written_and_others_conditions_stay() {
         let (mut desk, now) = (Desk::default(), Instant::now());
-        assert_eq!(desk.judge("a", &passed(), &stands("1", &[passed_there()]), now), Verdict::Fine);
+        assert_eq!(desk.look("a", &passed(), &stands("1", &[passed_there()]), now), Verdict::Fine);
         let unknown = condition(ConditionStatus::Unknown, "NotProbed", "not asked");
-        assert_eq!(desk.judge("a", &unknown, &stands("1", &[]), now), Verdict::Fine);
+        assert_eq!(desk.look("a", &unknown, &stands("1", &[]), now), Verdict::Fine);
         let other = json!({"type": "Other", "status": "True"});
         let Verdict::Write { version, conditions } =
-            desk.judge("a", &passed(), &stands("7", &[failed_there(), other.clone()]), now)
+            desk.look("a", &passed(), &stands("7", &[failed_there(), other.clone()]), now)
         else {
             panic!("it differs");
         };
@@ -250,7 +319,7 @@ mod tests {
     #[test]
     fn the_transition_is_when_the_status_changed() {
         let (mut desk, now) = (Desk::default(), Instant::now());
-        let written = |desk: &mut Desk, there: &Value| match desk.judge(
+        let written = |desk: &mut Desk, there: &Value| match desk.look(
             "a",
             &passed(),
             &stands("1", std::slice::from_ref(there)),
@@ -273,32 +342,32 @@ mod tests {
     fn other_words_for_the_same_are_left_alone_unless_the_old_ones_are_ours() {
         let (mut desk, now) = (Desk::default(), Instant::now());
         let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "our words");
-        assert_eq!(desk.judge("a", &failed, &stands("1", &[failed_there()]), now), Verdict::Fine);
-        assert!(matches!(desk.judge("a", &failed, &stands("1", &[]), now), Verdict::Write { .. }));
+        assert_eq!(desk.look("a", &failed, &stands("1", &[failed_there()]), now), Verdict::Fine);
+        assert!(matches!(desk.look("a", &failed, &stands("1", &[]), now), Verdict::Write { .. }));
         desk.wrote("a", &failed, "2".to_owned(), now);
         let ours = available("False", "FailedDiscoveryCheck", "our words", "1970-01-01T01:00:00Z");
-        assert_eq!(desk.judge("a", &failed, &stands("2", std::slice::from_ref(&ours)), now), Verdict::Fine);
+        assert_eq!(desk.look("a", &failed, &stands("2", std::slice::from_ref(&ours)), now), Verdict::Fine);
         let news = condition(ConditionStatus::False, "FailedDiscoveryCheck", "our news");
-        assert!(matches!(desk.judge("a", &news, &stands("2", &[ours]), now), Verdict::Write { .. }));
+        assert!(matches!(desk.look("a", &news, &stands("2", &[ours]), now), Verdict::Write { .. }));
     }
 
     #[test]
     fn what_we_wrote_is_waited_for() {
         let (mut desk, now) = (Desk::default(), Instant::now());
         let before = stands("1", &[failed_there()]);
-        assert!(matches!(desk.judge("a", &passed(), &before, now), Verdict::Write { .. }));
+        assert!(matches!(desk.look("a", &passed(), &before, now), Verdict::Write { .. }));
         desk.wrote("a", &passed(), "3".to_owned(), now);
         // The watch shows something older.
-        assert_eq!(desk.judge("a", &passed(), &stands("2", &[failed_there()]), now), Verdict::Fine);
-        assert_eq!(desk.judge("a", &passed(), &stands("3", &[passed_there()]), now), Verdict::Fine);
+        assert_eq!(desk.look("a", &passed(), &stands("2", &[failed_there()]), now), Verdict::Fine);
+        assert_eq!(desk.look("a", &passed(), &stands("3", &[passed_there()]), now), Verdict::Fine);
         // Somebody was so fast that only theirs is shown.
         desk.wrote("a", &passed(), "4".to_owned(), now);
-        assert!(matches!(desk.judge("a", &passed(), &stands("5", &[failed_there()]), now), Verdict::Write { .. }));
+        assert!(matches!(desk.look("a", &passed(), &stands("5", &[failed_there()]), now), Verdict::Write { .. }));
         // Versions of which nobody knows the order.
         desk.wrote("b", &passed(), "x".to_owned(), now);
-        assert_eq!(desk.judge("b", &passed(), &stands("y", &[failed_there()]), now), Verdict::Fine);
+        assert_eq!(desk.look("b", &passed(), &stands("y", &[failed_there()]), now), Verdict::Fine);
         let later = now + UNSEEN;
-        assert!(matches!(desk.judge("b", &passed(), &stands("y", &[failed_there()]), later), Verdict::Write { .. }));
+        assert!(matches!(desk.look("b", &passed(), &stands("y", &[failed_there()]), later), Verdict::Write { .. }));
     }
 
     #[test]
@@ -306,12 +375,12 @@ mod tests {
         let (mut desk, mut now) = (Desk::default(), Instant::now());
         let mut version = 1;
         let mut round = |desk: &mut Desk, now: Instant| {
-            let verdict = desk.judge("a", &passed(), &stands(&version.to_string(), &[failed_there()]), now);
+            let verdict = desk.look("a", &passed(), &stands(&version.to_string(), &[failed_there()]), now);
             if matches!(verdict, Verdict::Write { .. }) {
                 version += 1;
                 desk.wrote("a", &passed(), version.to_string(), now);
                 let ours = stands(&version.to_string(), &[passed_there()]);
-                assert_eq!(desk.judge("a", &passed(), &ours, now), Verdict::Fine);
+                assert_eq!(desk.look("a", &passed(), &ours, now), Verdict::Fine);
                 version += 1;
             }
             verdict
@@ -337,7 +406,7 @@ mod tests {
     fn news_of_ours_is_written_although_it_is_left_to_the_other() {
         let (mut desk, mut now, mut version) = (Desk::default(), Instant::now(), 1);
         let mut round = |desk: &mut Desk, ours: &Condition, theirs: &Value, now: Instant| {
-            let verdict = desk.judge("a", ours, &stands(&version.to_string(), std::slice::from_ref(theirs)), now);
+            let verdict = desk.look("a", ours, &stands(&version.to_string(), std::slice::from_ref(theirs)), now);
             let written = matches!(verdict, Verdict::Write { .. });
             if written {
                 desk.wrote("a", ours, (version + 1).to_string(), now);
@@ -377,20 +446,20 @@ mod tests {
         let (mut desk, now) = (Desk::default(), Instant::now());
         for version in ["1", "3"] {
             assert!(matches!(
-                desk.judge("a", &passed(), &stands(version, &[failed_there()]), now),
+                desk.look("a", &passed(), &stands(version, &[failed_there()]), now),
                 Verdict::Write { .. }
             ));
             desk.wrote("a", &passed(), version.to_owned(), now);
         }
-        assert_eq!(desk.judge("a", &passed(), &stands("4", &[failed_there()]), now), Verdict::LeaveIt(LEAVE.0));
+        assert_eq!(desk.look("a", &passed(), &stands("4", &[failed_there()]), now), Verdict::LeaveIt(LEAVE.0));
         let later = now + SELDOM;
         let failed = condition(ConditionStatus::False, "EndpointsNotFound", "one word");
-        assert!(matches!(desk.judge("a", &failed, &stands("4", &[failed_there()]), later), Verdict::Write { .. }));
+        assert!(matches!(desk.look("a", &failed, &stands("4", &[failed_there()]), later), Verdict::Write { .. }));
         desk.wrote("a", &failed, "5".to_owned(), later);
         let ours = stands("5", &[available("False", "EndpointsNotFound", "one word", "1970-01-01T01:00:00Z")]);
         let other = condition(ConditionStatus::False, "EndpointsNotFound", "another");
-        assert_eq!(desk.judge("a", &other, &ours, later), Verdict::Fine);
-        assert!(matches!(desk.judge("a", &other, &ours, later + SELDOM), Verdict::Write { .. }));
+        assert_eq!(desk.look("a", &other, &ours, later), Verdict::Fine);
+        assert!(matches!(desk.look("a", &other, &ours, later + SELDOM), Verdict::Write { .. }));
     }
 
     #[test]
@@ -398,11 +467,77 @@ mod tests {
         let (mut desk, mut now) = (Desk::default(), Instant::now());
         for version in 0..10 {
             let there = stands(&(2 * version).to_string(), &[failed_there()]);
-            assert!(matches!(desk.judge("a", &passed(), &there, now), Verdict::Write { .. }), "{version}");
+            assert!(matches!(desk.look("a", &passed(), &there, now), Verdict::Write { .. }), "{version}");
             let ours = (2 * version + 1).to_string();
             desk.wrote("a", &passed(), ours.clone(), now);
-            assert_eq!(desk.judge("a", &passed(), &stands(&ours, &[passed_there()]), now), Verdict::Fine);
+            assert_eq!(desk.look("a", &passed(), &stands(&ours, &[passed_there()]), now), Verdict::Fine);
             now += WITHIN;
+        }
+    }
+
+    #[test]
+    fn nobody_is_contradicted_by_what_was_known_before_they_spoke() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let asked = |second, answered| Some(Asked { at: at(second), answered });
+        let mut desk = Desk::default();
+        let (fine, out) = (stands("1", &[passed_there()]), stands("2", &[failed_there()]));
+        assert_eq!(desk.judge("a", &passed(), asked(1, true), &fine, at(2)), Verdict::Fine);
+        for (second, before) in [None, asked(1, true), asked(1, false), asked(8, false)].into_iter().enumerate() {
+            assert_eq!(desk.judge("a", &passed(), before, &out, at(5 + second as u64)), Verdict::AskFirst);
+        }
+        let mut well = desk.judge("a", &passed(), asked(6, true), &out, at(9));
+        assert!(matches!(well, Verdict::Write { .. }));
+        // They spoke again, in the same words.
+        desk.wrote("a", &passed(), "3".to_owned(), at(9));
+        well = desk.judge("a", &passed(), asked(6, true), &stands("4", &[failed_there()]), at(10));
+        assert_eq!(well, Verdict::AskFirst);
+        // It is the same the other way round. What has stood there for long is no news.
+        let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "refused");
+        assert_eq!(desk.judge("b", &failed, asked(1, false), &fine, at(2)), Verdict::AskFirst);
+        assert_eq!(desk.judge("b", &failed, asked(3, true), &fine, at(4)), Verdict::AskFirst);
+        assert!(matches!(desk.judge("b", &failed, asked(5, false), &fine, at(6)), Verdict::Write { .. }));
+        // Of a place that is not there nobody has to be asked; and what is ours is ours to change.
+        let nowhere = condition(ConditionStatus::False, "EndpointsNotFound", "none");
+        assert!(matches!(desk.judge("c", &nowhere, None, &fine, at(1)), Verdict::Write { .. }));
+        desk.wrote("c", &nowhere, "2".to_owned(), at(1));
+        let ours = stands("2", &[available("False", "EndpointsNotFound", "none", "1970-01-01T01:00:00Z")]);
+        assert!(matches!(desk.judge("c", &passed(), asked(1, true), &ours, at(2)), Verdict::Write { .. }));
+    }
+
+    #[test]
+    fn who_agrees_in_other_words_overwrites_nothing() {
+        let (mut desk, now) = (Desk::default(), Instant::now());
+        let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "our words");
+        for version in (0..40).step_by(4) {
+            let stands = |number: u32, there: Value| stands(&(version + number).to_string(), &[there]);
+            // We are first each time, and they say it in their words.
+            for (opinion, before, after, number) in
+                [(&failed, passed_there(), failed_there(), 0), (&passed(), failed_there(), passed_there(), 2)]
+            {
+                let verdict = desk.look("a", opinion, &stands(number, before), now);
+                assert!(matches!(verdict, Verdict::Write { .. }), "{version} {verdict:?}");
+                desk.wrote("a", opinion, (version + number + 1).to_string(), now);
+                assert_eq!(desk.look("a", opinion, &stands(number + 1, after), now), Verdict::Fine);
+            }
+        }
+    }
+
+    #[test]
+    fn a_dispute_is_forgotten_while_both_agree() {
+        let (mut desk, mut now) = (Desk::default(), Instant::now());
+        let entry = Entry { leave: Some(LEAVE.0 * 4), left_until: Some(now + LEAVE.1), ..Entry::default() };
+        desk.by_name.insert("a".to_owned(), entry);
+        let fine = stands("1", &[passed_there()]);
+        let left = |desk: &Desk| (desk.by_name["a"].leave, desk.by_name["a"].left_until.is_some());
+        assert_eq!(desk.look("a", &passed(), &fine, now), Verdict::Fine);
+        assert_eq!(left(&desk), (Some(LEAVE.0 * 4), true));
+        for expected in [Some(LEAVE.0 * 2), Some(LEAVE.0), None, None] {
+            now += LEAVE.0 - Duration::from_secs(1);
+            desk.look("a", &passed(), &fine, now);
+            now += Duration::from_secs(1);
+            desk.look("a", &passed(), &fine, now);
+            assert_eq!(left(&desk), (expected, false));
         }
     }
 }

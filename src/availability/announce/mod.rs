@@ -73,9 +73,11 @@ impl Announcer {
             registry.api_services.iter().filter(|one| one.origin == Origin::Cluster && one.backend != Backend::Local);
         for one in theirs {
             let Some(stands) = self.statuses.of(&one.name) else { continue };
-            let condition = self.board.of(&one.name).condition();
-            match desk.judge(&one.name, &condition, &stands, Instant::now()) {
+            let availability = self.board.of(&one.name);
+            let condition = availability.condition();
+            match desk.judge(&one.name, &condition, availability.asked(), &stands, Instant::now()) {
                 Verdict::Fine => {}
+                Verdict::AskFirst => availability.want(),
                 Verdict::LeaveIt(leave) => tracing::warn!(
                     apiservice = one.name,
                     ours = %condition.reason,
