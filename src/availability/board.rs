@@ -1,8 +1,8 @@
 //! What is known about each APIService, where every thread can read it without waiting.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -16,9 +16,11 @@ use super::standing::Standing;
 use crate::egress::Destination;
 use crate::observe::metrics;
 
-/// The availability of one APIService: for ever the same one for the same name, whatever else about the
-/// APIService changes.
+/// The availability of one APIService: the same one for the same name as long as anybody holds it, whatever else about
+/// the APIService changes.
 pub struct Availability {
+    name: String,
+    board: Weak<Entries>,
     /// Whether there is anything to look up: of a backend that is well there is not, and nobody locks.
     remarkable: AtomicBool,
     refused: AtomicBool,
@@ -57,13 +59,13 @@ pub enum Obstacle {
     Recovering,
 }
 
-/// All of them, by name. Cheap to clone.
+/// All of them that somebody holds, by name: routes do, and whoever asks their backends. Cheap to clone.
 #[derive(Clone)]
 pub struct Board(Arc<Entries>);
 
 struct Entries {
     /// Locked only to look a name up, never across an await.
-    by_name: Mutex<BTreeMap<String, Arc<Availability>>>,
+    by_name: Mutex<BTreeMap<String, Weak<Availability>>>,
     changes: watch::Sender<u64>,
 }
 
@@ -203,6 +205,17 @@ impl Availability {
     }
 }
 
+impl Drop for Availability {
+    fn drop(&mut self) {
+        let Some(entries) = self.board.upgrade() else { return };
+        let mut by_name = entries.by_name.lock();
+        // Another may have taken the place.
+        if by_name.get(&self.name).is_some_and(|there| there.strong_count() == 0) {
+            by_name.remove(&self.name);
+        }
+    }
+}
+
 impl Default for Board {
     fn default() -> Board {
         Board(Arc::new(Entries { by_name: Mutex::default(), changes: watch::channel(0).0 }))
@@ -210,14 +223,16 @@ impl Default for Board {
 }
 
 impl Board {
-    /// The availability of the APIService `name`; unknown if nobody spoke of it before.
+    /// The availability of the APIService `name`; unknown if nobody holds what was known.
     pub fn of(&self, name: &str) -> Arc<Availability> {
         let mut by_name = self.0.by_name.lock();
-        if let Some(known) = by_name.get(name) {
-            return known.clone();
+        if let Some(known) = by_name.get(name).and_then(Weak::upgrade) {
+            return known;
         }
         let condition = ArcSwap::from_pointee(Condition::unknown(SystemTime::now()));
         let fresh = Arc::new(Availability {
+            name: name.to_owned(),
+            board: Arc::downgrade(&self.0),
             remarkable: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             condition,
@@ -227,7 +242,7 @@ impl Board {
             asked: Mutex::default(),
             wanted: AtomicBool::new(false),
         });
-        by_name.insert(name.to_owned(), fresh.clone());
+        by_name.insert(name.to_owned(), Arc::downgrade(&fresh));
         fresh
     }
 
@@ -258,10 +273,13 @@ impl Board {
         self.0.changes.send_modify(|version| *version += 1);
     }
 
-    /// Forgets what is known about `name`. The place on the board stays: a route may hold it already for an
-    /// APIService that came back under the same name.
+    /// Forgets what is known about `name`. The place on the board stays as long as somebody holds it: it may be a route
+    /// already of an APIService that came back under the same name.
     pub(super) fn forget(&self, name: &str) {
         self.put(name, &Condition::unknown(SystemTime::now()));
+        let availability = self.of(name);
+        availability.with(|circuit, _| *circuit = Circuit::default());
+        *availability.asked.lock() = None;
     }
 }
 
@@ -332,7 +350,29 @@ mod tests {
         assert!(!one.is_available() && *one.condition() == refused);
         assert!(changes.has_changed().unwrap());
         assert!(Arc::ptr_eq(&one, &board.of("v1.a.io")));
+        one.failed(Fate::Unreachable, "ConnectionRefused");
         board.forget("v1.a.io");
-        assert!(one.is_available() && Arc::ptr_eq(&one, &board.of("v1.a.io")));
+        assert!(one.is_available() && !one.is_doubted() && Arc::ptr_eq(&one, &board.of("v1.a.io")));
+    }
+
+    #[test]
+    fn a_name_is_forgotten_when_nobody_holds_it() {
+        let board = Board::default();
+        let known = || board.0.by_name.lock().len();
+        let one = board.of("v1.a.io");
+        board.put("v1.a.io", &Condition { status: ConditionStatus::False, ..Condition::unknown(SystemTime::now()) });
+        let route = one.clone();
+        drop(one);
+        assert!(!board.of("v1.a.io").is_available());
+        board.forget("v1.a.io");
+        drop(route);
+        assert_eq!(known(), 0);
+        // Whoever only looks leaves nothing behind, and it comes back as a new one.
+        assert!(board.of("v1.a.io").is_available());
+        board.forget("v1.b.io");
+        assert_eq!(known(), 0);
+        let back = board.of("v1.a.io");
+        assert_eq!((back.condition().status, known()), (ConditionStatus::Unknown, 1));
+        drop((board, back));
     }
 }

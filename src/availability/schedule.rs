@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 
 use super::asking::{Judges, Led, SharedJudge, ask};
-use super::board::Board;
+use super::board::{Availability, Board};
 use super::probe::Probe;
 use crate::egress::Ways;
 use crate::process::{Drain, Phase, Published};
@@ -77,6 +77,7 @@ pub async fn run(
                     continue;
                 }
             }
+            let availability = board.of(&api_service.name);
             let judge = match subjects.remove(&api_service.name) {
                 Some(known) => {
                     known.watch.abort();
@@ -91,7 +92,7 @@ pub async fn run(
                 // Aborted is ended.
                 let _ = Abortable::new(asking, registration).await;
             }));
-            subjects.insert(api_service.name.clone(), Subject { led, judge, watch });
+            subjects.insert(api_service.name.clone(), Subject { led, judge, watch, _availability: availability });
         }
         loop {
             tokio::select! {
@@ -108,6 +109,8 @@ struct Subject {
     led: watch::Sender<Rc<Led>>,
     judge: SharedJudge,
     watch: AbortHandle,
+    /// So that it is there as long as the APIService.
+    _availability: Arc<Availability>,
 }
 
 #[cfg(test)]
@@ -118,7 +121,7 @@ mod tests {
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
-    use crate::availability::{Availability, Condition, ConditionStatus, Fate, ProbeFailure};
+    use crate::availability::{Condition, ConditionStatus, Fate, ProbeFailure};
     use crate::egress::{Destination, Host};
     use crate::process::Drainer;
     use crate::registry::Resolved;
