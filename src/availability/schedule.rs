@@ -307,7 +307,8 @@ mod tests {
             assert_eq!(asked(), before + 1);
             // Probes are answered all the same: an hour of it brings one more for each that comes by itself.
             for _ in 0..3600 {
-                (five(0), five(1));
+                five(0);
+                five(1);
                 sleep(Duration::from_secs(1)).await;
             }
             assert!((200..270).contains(&(asked() - before)), "{}", asked() - before);
