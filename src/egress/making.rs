@@ -165,9 +165,8 @@ fn credentials(file: &Path, kind: Kind) -> Result<Credentials, Problem> {
     let problem = |why| Problem::new(file.display(), why);
     let text = fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
     let credentials = Credentials::from_file_text(&text).map_err(problem)?;
-    let fits = |text: &str| (1..=LONGEST).contains(&text.len());
-    if kind == Kind::Socks5 && !(fits(credentials.user()) && fits(credentials.password())) {
-        return Err(problem("SOCKS5 takes a user and a password of 1 to 255 bytes each"));
+    if kind == Kind::Socks5 && credentials.user().len().max(credentials.password().len()) > LONGEST {
+        return Err(problem("SOCKS5 takes a user and a password of at most 255 bytes each"));
     }
     Ok(credentials)
 }
@@ -239,6 +238,8 @@ mod tests {
         assert!(!problems.to_string().contains("secret"), "{problems}");
         let (socks, mut with) = written(ProxyKind::Socks5, &["socks5://a"]);
         with.credentials_file = Some(file("empty", "jane:"));
-        assert!(made(&socks, with).unwrap_err().to_string().contains("1 to 255 bytes"));
+        assert_eq!(made(&socks, with.clone()).unwrap().proxies[0].credentials, Some(Credentials::new("jane", "")));
+        with.credentials_file = Some(file("long", &format!("jane:{}", "x".repeat(256))));
+        assert!(made(&socks, with).unwrap_err().to_string().contains("at most 255 bytes"));
     }
 }

@@ -1,23 +1,26 @@
-//! Being connected by a SOCKS5 proxy (RFC 1928, RFC 1929): tokio-socks speaks, we listen along.
-//!
-//! What its errors leave out is in the last bytes it read: which version was answered, which reply code.
+//! Being connected by a SOCKS5 proxy (RFC 1928, RFC 1929), as Go's client is: a password may be empty.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_socks::tcp::Socks5Stream;
-use tokio_socks::{Error, TargetAddr};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::dial::DialError;
 use super::proxy_fault::ProxyFault;
 use super::{Credentials, Destination, Host};
 
-/// The longest user or password that its one byte of length can tell.
+/// The longest user, password or name that its one byte of length can tell.
 const LONGEST: usize = 255;
-/// What is remembered of what the proxy said last: the head of a reply.
-const HEAD: usize = 4;
+const VERSION: u8 = 5;
+const LOGIN_VERSION: u8 = 1;
+/// The ways to say who we are: not at all, and by user and password.
+const NOBODY: u8 = 0;
+const PASSWORD: u8 = 2;
+/// None of those offered.
+const UNACCEPTABLE: u8 = 0xff;
+const CONNECT: u8 = 1;
+const IPV4: u8 = 1;
+const NAME: u8 = 3;
+const IPV6: u8 = 4;
 
 /// Has the proxy behind `carrier` connect to `destination`, whose name has 1 to 255 bytes; what it gives back is the
 /// way there.
@@ -25,142 +28,155 @@ const HEAD: usize = 4;
 /// # Errors
 /// What it says instead, or why that cannot be understood.
 pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
-    carrier: C,
+    mut carrier: C,
     credentials: Option<&Credentials>,
     destination: &Destination,
 ) -> Result<C, DialError> {
-    let target = target(destination);
-    let mut line = Line { carrier, flushed: true, said: [0; HEAD], length: 0 };
-    let spoken = match credentials {
-        None => Socks5Stream::connect_with_socket(&mut line, target).await.map(drop),
-        Some(credentials) => {
-            let (user, password) = (credentials.user(), credentials.password());
-            for (what, text) in [("user", user), ("password", password)] {
-                if !(1..=LONGEST).contains(&text.len()) {
-                    let why = format!("SOCKS5 takes a {what} of 1 to {LONGEST} bytes, this one has {}", text.len());
-                    return Err(ProxyFault::Unsuited.because(why));
-                }
+    let login = credentials.map(login).transpose()?;
+    let request = request(destination)?;
+    let greeting: &[u8] = if login.is_some() { &[VERSION, 2, NOBODY, PASSWORD] } else { &[VERSION, 1, NOBODY] };
+    say(&mut carrier, greeting).await?;
+    let mut choice = [0; 2];
+    hear(&mut carrier, &mut choice, false).await?;
+    expect_version(choice, VERSION)?;
+    match (choice[1], login) {
+        (NOBODY, _) => {}
+        (PASSWORD, Some(login)) => {
+            say(&mut carrier, &login).await?;
+            let mut judgement = [0; 2];
+            hear(&mut carrier, &mut judgement, false).await?;
+            expect_version(judgement, LOGIN_VERSION)?;
+            if judgement[1] != 0 {
+                let why = format!("it refused user and password (status {:02x})", judgement[1]);
+                return Err(ProxyFault::Credentials.because(why));
             }
-            Socks5Stream::connect_with_password_and_socket(&mut line, target, user, password).await.map(drop)
         }
+        (PASSWORD, None) => {
+            return Err(ProxyFault::Credentials.because("it wants a user and a password, and there are none"));
+        }
+        (UNACCEPTABLE, _) => {
+            return Err(ProxyFault::Credentials.because("it accepts none of the offered ways to authenticate"));
+        }
+        (method, _) => {
+            let why = format!("it wants to authenticate by method {method:02x}, which was not offered");
+            return Err(ProxyFault::Nonsense.because(why));
+        }
+    }
+    say(&mut carrier, &request).await?;
+    let mut reply = [0; 4];
+    hear(&mut carrier, &mut reply, false).await?;
+    let [version, code, reserved, address] = reply;
+    expect_version([version, code], VERSION)?;
+    judge(code)?;
+    if reserved != 0 {
+        return Err(ProxyFault::Nonsense.because(format!("the reserved byte of its reply is {reserved:02x}")));
+    }
+    // Where it connects from is nothing to us, but stands before what the destination says.
+    let length = match address {
+        IPV4 => 4,
+        IPV6 => 16,
+        NAME => {
+            let mut length = [0];
+            hear(&mut carrier, &mut length, true).await?;
+            usize::from(length[0])
+        }
+        other => return Err(ProxyFault::Nonsense.because(format!("its reply has an address type of {other:02x}"))),
     };
-    match spoken {
-        // It said yes, and calls itself by a name that is no UTF-8: what is that to us.
-        Ok(()) | Err(Error::InvalidTargetAddress(_)) => Ok(line.carrier),
-        Err(error) => Err(line.judge(&error)),
-    }
+    hear(&mut carrier, &mut [0; LONGEST + 2][..length + 2], true).await?;
+    Ok(carrier)
 }
 
-fn target(destination: &Destination) -> TargetAddr<'_> {
+/// The message of RFC 1929.
+fn login(credentials: &Credentials) -> Result<Vec<u8>, DialError> {
+    let (user, password) = (credentials.user(), credentials.password());
+    let too_long = |what: &str, text: &str| {
+        let why = format!("a {what} of SOCKS5 has at most {LONGEST} bytes, this one {}", text.len());
+        ProxyFault::Unsuited.because(why)
+    };
+    if user.is_empty() {
+        return Err(ProxyFault::Unsuited.because("a user of SOCKS5 has at least one byte"));
+    }
+    let user_length = u8::try_from(user.len()).map_err(|_| too_long("user", user))?;
+    let password_length = u8::try_from(password.len()).map_err(|_| too_long("password", password))?;
+    let message = [&[LOGIN_VERSION, user_length], user.as_bytes(), &[password_length], password.as_bytes()];
+    Ok(message.concat())
+}
+
+fn request(destination: &Destination) -> Result<Vec<u8>, DialError> {
+    let mut message = vec![VERSION, CONNECT, 0];
     match &destination.host {
-        Host::Ip(ip) => TargetAddr::Ip((*ip, destination.port).into()),
-        Host::Name(name) => TargetAddr::Domain(name.as_str().into(), destination.port),
+        Host::Ip(std::net::IpAddr::V4(ip)) => {
+            message.push(IPV4);
+            message.extend(ip.octets());
+        }
+        Host::Ip(std::net::IpAddr::V6(ip)) => {
+            message.push(IPV6);
+            message.extend(ip.octets());
+        }
+        Host::Name(name) => {
+            let length = u8::try_from(name.len());
+            let length = length.map_err(|_| ProxyFault::Unspeakable.because("the name is too long for SOCKS5"))?;
+            message.extend([NAME, length]);
+            message.extend(name.as_bytes());
+        }
     }
+    message.extend(destination.port.to_be_bytes());
+    Ok(message)
 }
 
-/// A connection that remembers what it read last, and sends all before it waits for an answer.
-struct Line<C> {
-    carrier: C,
-    flushed: bool,
-    /// The beginning of the latest message.
-    said: [u8; HEAD],
-    length: usize,
+async fn say(carrier: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> Result<(), DialError> {
+    let said = async {
+        carrier.write_all(message).await?;
+        carrier.flush().await
+    };
+    said.await.map_err(|error: io::Error| ProxyFault::Nonsense.because(error.to_string()))
 }
 
-impl<C> Line<C> {
-    fn judge(&self, error: &Error) -> DialError {
-        let said = &self.said[..self.length.min(HEAD)];
-        let (fault, why) = match error {
-            Error::GeneralSocksServerFailure => (ProxyFault::Failed, "reply 01, general failure".to_owned()),
-            Error::ConnectionNotAllowedByRuleset => {
-                (ProxyFault::Forbidden, "reply 02, not allowed by its rules".to_owned())
-            }
-            Error::NetworkUnreachable => (ProxyFault::NetworkUnreachable, "reply 03, network unreachable".to_owned()),
-            Error::HostUnreachable => (ProxyFault::HostUnreachable, "reply 04, host unreachable".to_owned()),
-            Error::ConnectionRefused => (ProxyFault::ConnectionRefused, "reply 05, connection refused".to_owned()),
-            Error::TtlExpired => (ProxyFault::HopsExceeded, "reply 06, time to live expired".to_owned()),
-            Error::CommandNotSupported => (ProxyFault::Unsuited, "reply 07, it does not support CONNECT".to_owned()),
-            Error::AddressTypeNotSupported => {
-                (ProxyFault::Unsuited, "reply 08, it does not support this kind of address".to_owned())
-            }
-            // tokio-socks has one word for this and for a way to authenticate that we did not offer.
-            Error::UnknownAuthMethod if said.len() == HEAD => {
-                (ProxyFault::Failed, format!("reply {:02x}, which no standard assigns", said[1]))
-            }
-            Error::UnknownAuthMethod => (
-                ProxyFault::Nonsense,
-                format!("it wants to authenticate by method {:02x}, which was not offered", said.get(1).unwrap_or(&0)),
-            ),
-            Error::NoAcceptableAuthMethods => {
-                (ProxyFault::Credentials, "it accepts none of the offered ways to authenticate".to_owned())
-            }
-            Error::AuthorizationRequired => {
-                (ProxyFault::Credentials, "it wants a user and a password, and there are none".to_owned())
-            }
-            Error::PasswordAuthFailure(code) => {
-                (ProxyFault::Credentials, format!("it refused user and password (status {code:02x})"))
-            }
-            Error::InvalidResponseVersion if said.starts_with(b"HT") => {
-                (ProxyFault::Nonsense, "it answers HTTP, not SOCKS5".to_owned())
-            }
-            Error::InvalidResponseVersion => {
-                (ProxyFault::Nonsense, format!("it answers with version {:02x}", said.first().unwrap_or(&0)))
-            }
+/// Fills `message`, which goes on with what was heard before if `begun`.
+async fn hear(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun: bool) -> Result<(), DialError> {
+    let mut heard = 0;
+    while heard < message.len() {
+        match carrier.read(&mut message[heard..]).await {
             // As OpenSSH does where it cannot connect.
-            Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof && said.is_empty() => {
-                (ProxyFault::Nonsense, "it closed the connection without an answer".to_owned())
+            Ok(0) if heard == 0 && !begun => {
+                return Err(ProxyFault::Nonsense.because("it closed the connection without an answer"));
             }
-            Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                (ProxyFault::Nonsense, "it closed the connection in the middle of its answer".to_owned())
-            }
-            Error::Io(error) => (ProxyFault::Nonsense, error.to_string()),
-            other => (ProxyFault::Nonsense, other.to_string()),
-        };
-        fault.because(why)
+            Ok(0) => return Err(ProxyFault::Nonsense.because("it closed the connection in the middle of its answer")),
+            Ok(more) => heard += more,
+            Err(error) => return Err(ProxyFault::Nonsense.because(error.to_string())),
+        }
+    }
+    Ok(())
+}
+
+fn expect_version(beginning: [u8; 2], expected: u8) -> Result<(), DialError> {
+    match beginning {
+        [version, _] if version == expected => Ok(()),
+        [b'H', b'T'] => Err(ProxyFault::Nonsense.because("it answers HTTP, not SOCKS5")),
+        [version, _] => Err(ProxyFault::Nonsense.because(format!("it answers with version {version:02x}"))),
     }
 }
 
-impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Line<C> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if !this.flushed {
-            ready!(Pin::new(&mut this.carrier).poll_flush(cx))?;
-            this.flushed = true;
-        }
-        let before = out.filled().len();
-        ready!(Pin::new(&mut this.carrier).poll_read(cx, out))?;
-        for byte in &out.filled()[before..] {
-            if let Some(place) = this.said.get_mut(this.length) {
-                *place = *byte;
-            }
-            this.length += 1;
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<C: AsyncWrite + Unpin> AsyncWrite for Line<C> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.flushed = false;
-        // What is said next answers this.
-        self.length = 0;
-        Pin::new(&mut self.carrier).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.carrier).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.carrier).poll_shutdown(cx)
-    }
+/// What the code of a reply means.
+fn judge(code: u8) -> Result<(), DialError> {
+    let (fault, words) = match code {
+        0 => return Ok(()),
+        1 => (ProxyFault::Failed, "general failure"),
+        2 => (ProxyFault::Forbidden, "not allowed by its rules"),
+        3 => (ProxyFault::NetworkUnreachable, "network unreachable"),
+        4 => (ProxyFault::HostUnreachable, "host unreachable"),
+        5 => (ProxyFault::ConnectionRefused, "connection refused"),
+        6 => (ProxyFault::HopsExceeded, "time to live expired"),
+        7 => (ProxyFault::Unsuited, "it does not support CONNECT"),
+        8 => (ProxyFault::Unsuited, "it does not support this kind of address"),
+        _ => return Err(ProxyFault::Failed.because(format!("reply {code:02x}, which no standard assigns"))),
+    };
+    Err(fault.because(format!("reply {code:02x}, {words}")))
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
-
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
     use crate::egress::DialPhase;
@@ -221,6 +237,14 @@ mod tests {
         );
         // Who has credentials need not be asked for them.
         assert!(ask(&YES, Some(&credentials), &six).await.0.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_password_may_be_empty_as_with_go() {
+        let answers = [&[5, 2, 1, 0], &YES[2..]].concat();
+        let (rest, heard) = ask(&answers, Some(&Credentials::new("jane", "")), &named("a")).await;
+        assert_eq!(rest.unwrap(), b"");
+        assert_eq!(heard, b"\x05\x02\x00\x02\x01\x04jane\x00\x05\x01\x00\x03\x01a\x01\xbb");
     }
 
     #[tokio::test]
@@ -291,12 +315,12 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_said_is_not_said() {
         let long = "n".repeat(256);
-        for (user, password) in [("", "p"), ("u", ""), (long.as_str(), "p"), ("u", long.as_str())] {
+        for (user, password) in [("", "p"), (long.as_str(), "p"), ("u", long.as_str())] {
             let credentials = Credentials::new(user, password);
             let (result, heard) = ask(&YES, Some(&credentials), &named("a")).await;
             let error = result.unwrap_err();
             assert_eq!(error.phase, DialPhase::Proxy(ProxyFault::Unsuited));
-            assert!(error.cause.contains("of 1 to 255 bytes") && !error.cause.contains("nnn"), "{}", error.cause);
+            assert!(error.cause.contains("of SOCKS5 has at") && !error.cause.contains("nnn"), "{}", error.cause);
             assert_eq!(heard, b"");
         }
         assert!(ask(&YES, None, &named(&"n".repeat(255))).await.0.is_ok());
