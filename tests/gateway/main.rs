@@ -65,4 +65,5 @@ mod tunnels;
 mod unclaimed;
 mod upgrades;
 mod uploads;
+mod ways_told;
 mod world;
