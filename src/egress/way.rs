@@ -14,6 +14,7 @@ use super::health::{Health, ProxyState};
 use super::no_proxy::is_this_machine;
 use super::{CLUSTER, CONTROL_PLANE, Credentials, Destination, NoProxy};
 use crate::process::Problem;
+use crate::tls::KeyPair;
 use crate::tls::client::{ClientSettings, config, server_name};
 
 /// The selections that need not be there: what goes through one that is not goes as if there were none.
@@ -183,6 +184,16 @@ impl Ways {
             )
         };
         absent.map(line).collect()
+    }
+
+    /// Who we are to their proxies, each as often as a proxy is told.
+    pub fn identities(&self) -> impl Iterator<Item = &Arc<KeyPair>> {
+        let selections = self.all().filter_map(|(_, way)| match way {
+            Way::Through(selection) => Some(selection),
+            Way::Direct => None,
+        });
+        let tls = selections.flat_map(|selection| &selection.proxies).filter_map(|proxy| proxy.tls.as_ref());
+        tls.filter_map(|tls| tls.settings.identity.as_ref())
     }
 
     /// The names of selections that were there `before` and are not now.

@@ -20,10 +20,10 @@ use crate::scene::{Scene, THINGS, annotated, register, watch};
 use crate::world::{PATIENCE, World, eventually, narthex};
 
 /// Where no packet gets (RFC 5737): what is registered here is reached by proxies only.
-const AWAY: &str = "192.0.2.10:8443";
+pub(crate) const AWAY: &str = "192.0.2.10:8443";
 
 /// Writes our own kind of file with these selections, as YAML.
-fn selections(world: &World, text: &str) -> PathBuf {
+pub(crate) fn selections(world: &World, text: &str) -> PathBuf {
     let path = world.path("egress.yaml");
     let text = format!("apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\negressSelections:\n{text}");
     let hidden = world.path(".egress.tmp");
@@ -33,7 +33,7 @@ fn selections(world: &World, text: &str) -> PathBuf {
 }
 
 /// A selection by one proxy on TCP.
-fn selection(name: &str, protocol: &str, url: &str, more: &str) -> String {
+pub(crate) fn selection(name: &str, protocol: &str, url: &str, more: &str) -> String {
     format!("- name: {name}\n  connection: {{proxyProtocol: {protocol}, transport: {{tcp: {{url: {url}{more}}}}}}}\n")
 }
 
@@ -45,7 +45,7 @@ fn scene(world: World, address: &str, annotations: &[(&str, &str)], text: &str) 
 }
 
 /// One who connects to `address` whatever is asked for.
-fn to(address: SocketAddr) -> impl Fn(&Asked) -> Deed + Send + Sync + 'static {
+pub(crate) fn to(address: SocketAddr) -> impl Fn(&Asked) -> Deed + Send + Sync + 'static {
     move |_| Deed::Connect(address)
 }
 
@@ -364,6 +364,11 @@ async fn a_proxy_with_a_certificate_sees_ours_and_both_may_be_renewed() {
     let scene = scene(world, AWAY, &[], &text);
     let client = scene.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
+    let file = ["crt", "key"].map(|it| scene.world.path(&format!("egress.{it}")).display().to_string()).join(" with ");
+    let name = format!("narthex_certificate_expiry_timestamp_seconds{{file=\"{file}\"}}");
+    eventually("when what it is shown ends", async || sample(&scene.gateway, &name).await).await;
+    let status = admin(&scene.gateway, get("/status.json", &[])).await.json();
+    assert!(status["certificates"].as_array().unwrap().iter().any(|one| one["file"] == *file), "{status}");
     // Another authority: new connections are opened, and this proxy is not trusted any more.
     std::fs::copy(scene.world.path("client-ca.crt"), scene.world.path("backend-ca.crt")).unwrap();
     let refused = eventually("the other authority", async || {

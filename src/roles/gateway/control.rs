@@ -82,6 +82,7 @@ impl Control {
         };
         let dialler = self.egress.dialler();
         let ways = self.egress.ways;
+        let seen_ways = ways.clone();
         let asker = Rc::new(Asker {
             pool: Pool::new(dialler.clone()),
             identity: self.our_identity,
@@ -151,6 +152,8 @@ impl Control {
             metrics: self.metrics,
             asker,
             in_use: self.in_use,
+            ways: seen_ways,
+            proxies_told: Vec::new(),
             kept: self.kept,
             drain: self.drain,
         };
@@ -167,6 +170,9 @@ struct Knowing {
     metrics: Arc<Metrics>,
     asker: Rc<Asker>,
     in_use: Published<Vec<InUse>>,
+    ways: Published<Ways>,
+    /// Files of the certificates that proxies are shown, whose ends were told.
+    proxies_told: Vec<String>,
     kept: Kept,
     drain: Drain,
 }
@@ -265,12 +271,23 @@ impl Knowing {
     }
 
     /// When each certificate in use ends.
-    fn tell_expiry(&self) {
+    fn tell_expiry(&mut self) {
         let seconds = |time: rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         for in_use in self.in_use.load().iter() {
             self.metrics.certificate_expires(&in_use.file.display().to_string(), seconds(in_use.not_after));
         }
         let ours = self.asker.identity.load();
+        let mut gone = std::mem::take(&mut self.proxies_told);
+        for identity in self.ways.load().identities() {
+            let place = identity.place();
+            gone.retain(|file| file != place);
+            if self.proxies_told.iter().all(|told| told != place) {
+                self.metrics.certificate_expires(place, seconds(identity.not_after()));
+                self.proxies_told.push(place.to_owned());
+            }
+        }
+        gone.iter().for_each(|file| self.metrics.certificate_is_gone(file));
+        // Last: a proxy may be shown the same.
         self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
     }
 }

@@ -22,6 +22,7 @@ use crate::observe::log::LogLevel;
 use crate::process::Published;
 use crate::registry::{Backend, DELEGATE, Registry};
 use crate::route::Route;
+use crate::tls::KeyPair;
 
 /// What a status report is made of, besides what all threads share.
 pub(super) struct Told {
@@ -45,10 +46,18 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let (level, reported) = (log_level.clone(), cluster.clone());
     let tasks = (shared.clone(), connections.clone());
     AdminState {
-        report: Box::new(move || StatusReport {
-            registry_warnings: doubts.get().iter().cloned().chain(ways.get().lacking(&STANDARD_CALLS)).collect(),
-            egress: egress(&ways.get()),
-            ..report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level)
+        report: Box::new(move || {
+            let mut now =
+                report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level);
+            let ways = ways.get();
+            for shown in ways.identities().map(|pair| certificate(pair)) {
+                if now.certificates.iter().all(|known| known.file != shown.file) {
+                    now.certificates.push(shown);
+                }
+            }
+            now.egress = egress(&ways);
+            now.registry_warnings = doubts.get().iter().cloned().chain(ways.lacking(&STANDARD_CALLS)).collect();
+            now
         }),
         metrics: shared.metrics.clone(),
         health: super::start::health(
@@ -87,20 +96,14 @@ fn report(
     started: SystemTime,
     level: &LogLevel,
 ) -> StatusReport {
-    let certificate = |in_use: &crate::tls::server::InUse| Certificate {
+    let serving = |in_use: &crate::tls::server::InUse| Certificate {
         file: in_use.file.display().to_string(),
         subject: in_use.subject.clone(),
         names: in_use.names.clone(),
         not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(in_use.not_after.as_secs())),
     };
-    let ours = shared.identity.get();
-    let mut certificates: Vec<Certificate> = shared.serving.in_use.get().iter().map(certificate).collect();
-    certificates.push(Certificate {
-        file: ours.place().to_owned(),
-        subject: ours.facts().subject.clone(),
-        names: ours.facts().names.clone(),
-        not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(ours.not_after().as_secs())),
-    });
+    let mut certificates: Vec<Certificate> = shared.serving.in_use.get().iter().map(serving).collect();
+    certificates.push(certificate(&shared.identity.get()));
     StatusReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: timestamp(started),
@@ -124,6 +127,16 @@ fn report(
         registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: level.current(),
+    }
+}
+
+/// What we show to others.
+fn certificate(pair: &KeyPair) -> Certificate {
+    Certificate {
+        file: pair.place().to_owned(),
+        subject: pair.facts().subject.clone(),
+        names: pair.facts().names.clone(),
+        not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(pair.not_after().as_secs())),
     }
 }
 
