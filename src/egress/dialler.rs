@@ -1,5 +1,7 @@
 //! Who opens every connection of ours: one for each thread, with what that thread knows of names and ways.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use super::carrier::Carrier;
 use super::dial::{DialError, DialPhase, Dialled, Protocol, Timing, connect};
 use super::konnectivity::Clients;
-use super::{Destination, Proxy, ReadAhead, Resolver, Upstream, Way, Ways, through};
+use super::{Destination, Kind, Proxy, ReadAhead, Resolver, Upstream, Way, Ways, through};
 use crate::observe::metrics::Metrics;
 use crate::process::Published;
 
@@ -26,6 +28,8 @@ struct Inner {
     konnectivity: Clients<Proxy>,
     /// Where dials by others are counted.
     metrics: Option<Arc<Metrics>>,
+    /// By selection, the stuck tunnels of this thread that the metrics were told of.
+    stuck: RefCell<BTreeMap<String, usize>>,
 }
 
 /// A way that is open, and what it took.
@@ -43,7 +47,7 @@ impl Dialler {
     }
 
     fn of(resolver: Resolver, ways: Published<Ways>, metrics: Option<Arc<Metrics>>) -> Dialler {
-        Dialler(Rc::new(Inner { resolver, ways, konnectivity: Clients::default(), metrics }))
+        Dialler(Rc::new(Inner { resolver, ways, konnectivity: Clients::default(), metrics, stuck: RefCell::default() }))
     }
 
     /// The ways there are.
@@ -118,6 +122,25 @@ impl Dialler {
             Ok(socket) => Ok((Carrier::Tcp(socket?), started.elapsed())),
             Err(_) => Err(DialError::late(phase.get(), destination, patience)),
         }
+    }
+
+    /// Tells the metrics which tunnels are stuck. Call it every second.
+    pub(super) fn tell_stuck(&self) {
+        let Some(metrics) = self.metrics() else { return };
+        let ways = self.0.ways.load();
+        let mut told = self.0.stuck.borrow_mut();
+        let mut gone = std::mem::take(&mut *told);
+        for (name, way) in ways.all() {
+            let Way::Through(selection) = way else { continue };
+            if selection.kind != Kind::Konnectivity {
+                continue;
+            }
+            let now = selection.proxies.iter().map(|proxy| self.0.konnectivity.stuck(proxy)).sum();
+            metrics.egress().stuck(name, gone.remove(name).unwrap_or(0), now);
+            told.insert(name.to_owned(), now);
+        }
+        // Those of a selection that went are nobody's.
+        gone.iter().for_each(|(name, before)| metrics.egress().stuck(name, *before, 0));
     }
 
     pub(super) fn resolver(&self) -> &Resolver {

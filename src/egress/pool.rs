@@ -57,13 +57,14 @@ impl Pool {
         endpoint
     }
 
-    /// Closes what is idle for long and forgets endpoints that nobody else holds. Call it every second.
+    /// Closes what is idle for long, forgets endpoints that nobody else holds, and counts what is stuck. Call it every second.
     pub fn sweep(&self) {
         let now = Instant::now();
         self.endpoints.borrow_mut().retain(|_, endpoint| {
             endpoint.sweep(now);
             Rc::strong_count(endpoint) > 1
         });
+        self.dialler.tell_stuck();
     }
 
     /// What each endpoint's connections do.

@@ -87,6 +87,13 @@ impl<K: Clone + PartialEq> Clients<K> {
         }
     }
 
+    /// Tunnels by the server that `key` stands for whose agents do not take what is sent.
+    pub fn stuck(&self, key: &K) -> usize {
+        let slots = self.slots.borrow();
+        let slots = slots.iter().filter(|(theirs, _)| theirs == key);
+        slots.map(|(_, slot)| slot.clients.borrow().iter().map(Client::stuck).sum::<usize>()).sum()
+    }
+
     /// Connections there are, and the streams on them.
     pub fn count(&self) -> (usize, usize) {
         let slots = self.slots.borrow();

@@ -13,7 +13,11 @@ use super::text::{Kind, Text};
 /// Dials by egress proxies: how many were begun, what became of them, how long they took. A connection that we open
 /// by ourselves is none of them, there as here.
 #[derive(Default)]
-pub struct Egress(Mutex<BTreeMap<Labels, Dials>>);
+pub struct Egress {
+    dials: Mutex<BTreeMap<Labels, Dials>>,
+    /// By selection, tunnels whose agents do not take what is sent.
+    stuck: Mutex<BTreeMap<String, usize>>,
+}
 
 /// What is spoken to the proxy, and over what.
 type Labels = (&'static str, &'static str);
@@ -34,22 +38,48 @@ impl Default for Dials {
 impl Egress {
     /// A dial begins. `protocol` is `socks5`, `http_connect` or `grpc`, `transport` `tcp` or `uds`.
     pub fn started(&self, protocol: &'static str, transport: &'static str) {
-        self.0.lock().entry((protocol, transport)).or_default().started += 1;
+        self.dials.lock().entry((protocol, transport)).or_default().started += 1;
     }
 
     /// It succeeded.
     pub fn opened(&self, protocol: &'static str, transport: &'static str, took: Duration) {
-        self.0.lock().entry((protocol, transport)).or_default().took.observe_duration(took);
+        self.dials.lock().entry((protocol, transport)).or_default().took.observe_duration(took);
     }
 
     /// It failed, and whether the proxy was asked to connect by then.
     pub fn failed(&self, protocol: &'static str, transport: &'static str, asked: bool) {
-        self.0.lock().entry((protocol, transport)).or_default().failed[usize::from(asked)] += 1;
+        self.dials.lock().entry((protocol, transport)).or_default().failed[usize::from(asked)] += 1;
     }
 
-    /// Families `apiserver_egress_dialer_*`; nothing where nobody dials for us.
+    /// Of the tunnels of `selection`, a thread knows `now` to be stuck, and no more those it told of `before`.
+    pub fn stuck(&self, selection: &str, before: usize, now: usize) {
+        let mut stuck = self.stuck.lock();
+        let all = match stuck.get_mut(selection) {
+            Some(all) => all,
+            None => stuck.entry(selection.to_owned()).or_default(),
+        };
+        *all = (*all + now).saturating_sub(before);
+    }
+
+    /// Families `apiserver_egress_dialer_*`, and `narthex_egress_stuck_tunnels` where there is Konnectivity over GRPC;
+    /// nothing where nobody dials for us.
     pub(super) fn render(&self, text: &mut Text) {
-        let dials = self.0.lock();
+        self.render_dials(text);
+        let stuck = self.stuck.lock();
+        if !stuck.is_empty() {
+            text.family(
+                "narthex_egress_stuck_tunnels",
+                Kind::Gauge,
+                "Konnectivity tunnels whose agent has taken nothing of what is sent for two seconds, by selection.",
+            );
+        }
+        for (selection, all) in stuck.iter() {
+            text.sample(&[("selection", selection.as_str())], *all as u64);
+        }
+    }
+
+    fn render_dials(&self, text: &mut Text) {
+        let dials = self.dials.lock();
         if dials.is_empty() {
             return;
         }
@@ -118,5 +148,12 @@ mod tests {
         ] {
             assert!(text.lines().any(|it| it == line), "{line}\n{text}");
         }
+        assert!(!text.contains("stuck"));
+        // Two threads; that of the first goes on.
+        egress.stuck("site-b", 0, 2);
+        egress.stuck("site-b", 0, 1);
+        egress.stuck("site-b", 2, 0);
+        let text = render(&egress);
+        assert!(text.contains("\nnarthex_egress_stuck_tunnels{selection=\"site-b\"} 1\n"), "{text}");
     }
 }
