@@ -17,6 +17,7 @@ use rustix::process::Signal;
 use rustls::{ServerConnection, StreamOwned};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 
 use super::pattern;
 use super::upgrade::{BASE, DOCUMENT, before, serving};
@@ -41,7 +42,7 @@ pub(super) fn is_noticed(world: &World, front: Front) {
     runtime().block_on(scene.cut_by_the_target());
 
     println!("the agent is killed");
-    runtime().block_on(scene.download_is_cut(&mut || kill_agent(&mut konnectivity)));
+    runtime().block_on(download_is_cut(&gateway.door, who, &mut || kill_agent(&mut konnectivity)));
     konnectivity.start_agent("agent-b", None);
     scene.is_well();
     runtime().block_on(scene.upload_is_cut(&mut || kill_agent(&mut konnectivity)));
@@ -49,7 +50,7 @@ pub(super) fn is_noticed(world: &World, front: Front) {
     scene.is_well();
 
     println!("the server is killed");
-    runtime().block_on(scene.download_is_cut(&mut || {
+    runtime().block_on(download_is_cut(&gateway.door, who, &mut || {
         konnectivity.server.signal(Signal::KILL);
         konnectivity.server.wait();
     }));
@@ -67,6 +68,21 @@ pub(super) fn is_noticed(world: &World, front: Front) {
     assert!(took < DIAL_TIMEOUT + Duration::from_secs(2), "{took:?}");
     konnectivity.agents[0].process.signal(Signal::CONT);
     scene.is_well();
+}
+
+/// As most backends are: many requests on one connection, which breaks.
+pub(super) fn is_noticed_over_http2(world: &World) {
+    for front in [Front::GrpcUnix, Front::ConnectUnix] {
+        let name = format!("cut-http2-{front:?}").to_lowercase();
+        let (gateway, mut konnectivity) = before(world, front, &name, http2_backend(world));
+        let who = world.cluster.admin();
+        runtime().block_on(download_is_cut(&gateway.door, who, &mut || kill_agent(&mut konnectivity)));
+        konnectivity.start_agent("agent-b", None);
+        eventually("requests being served", || {
+            let answer = gateway.door.get(Some(who), BASE)?;
+            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+        });
+    }
 }
 
 fn kill_agent(konnectivity: &mut Konnectivity) {
@@ -90,28 +106,6 @@ impl Scene<'_> {
             if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
         });
         println!("served {:?} after all were back", began.elapsed());
-    }
-
-    /// `cut` comes between the bytes of two downloads, one over each version of HTTP.
-    async fn download_is_cut(&self, cut: &mut dyn FnMut()) {
-        let seen = [AtomicUsize::new(0), AtomicUsize::new(0)];
-        let path = format!("{BASE}/things?send={GIANT}&of={GIANT}");
-        let (door, who) = (&self.gateway.door, self.who);
-        let (over_http1, over_http2, ()) = tokio::join!(
-            timeout(SOON, download(door, who, b"http/1.1", &path, &seen[0])),
-            timeout(SOON, download(door, who, b"h2", &path, &seen[1])),
-            async {
-                while seen.iter().any(|seen| seen.load(Relaxed) < 1 << 20) {
-                    sleep(Duration::from_millis(5)).await;
-                }
-                cut();
-            }
-        );
-        for ended in [over_http1, over_http2] {
-            let ended = ended.expect("an end soon");
-            println!("a download of {GIANT} ends with {ended:?}");
-            assert!(matches!(ended, End::Broken(_)), "{ended:?}");
-        }
     }
 
     /// `cut` comes in the middle of an upload.
@@ -198,6 +192,27 @@ impl Scene<'_> {
         let (_, _) = tokio::join!(writing, reader.read_to_end(&mut answer));
         let head = String::from_utf8_lossy(&answer);
         head.strip_prefix("HTTP/1.1 ").map(|rest| rest[..3].parse().unwrap())
+    }
+}
+
+/// `cut` comes between the bytes of two downloads, one over each version of HTTP.
+async fn download_is_cut(door: &Door, who: &Identity, cut: &mut dyn FnMut()) {
+    let seen = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let path = format!("{BASE}/things?send={GIANT}&of={GIANT}");
+    let (over_http1, over_http2, ()) = tokio::join!(
+        timeout(SOON, download(door, who, b"http/1.1", &path, &seen[0])),
+        timeout(SOON, download(door, who, b"h2", &path, &seen[1])),
+        async {
+            while seen.iter().any(|seen| seen.load(Relaxed) < 1 << 20) {
+                sleep(Duration::from_millis(5)).await;
+            }
+            cut();
+        }
+    );
+    for ended in [over_http1, over_http2] {
+        let ended = ended.expect("an end soon");
+        println!("a download of {GIANT} ends with {ended:?}");
+        assert!(matches!(ended, End::Broken(_)), "{ended:?}");
     }
 }
 
@@ -324,4 +339,47 @@ fn serve(stream: &mut (impl Read + Write), received: &AtomicUsize) -> std::io::R
     }
     stream.flush()?;
     Ok(number("goodbye=", 1) == 1)
+}
+
+/// A backend that speaks HTTP/2, and sends without end where it is asked for something to send.
+fn http2_backend(world: &World) -> u16 {
+    let acceptor = TlsAcceptor::from(serving(world, Some(b"h2")));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        runtime().block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((socket, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let mut connection = h2::server::handshake(acceptor.accept(socket).await.ok()?).await.ok()?;
+                    while let Some(Ok((request, mut answer))) = connection.accept().await {
+                        let endless = request.uri().query().is_some_and(|query| query.contains("send="));
+                        let head = Response::builder().header("content-type", "application/json");
+                        // Without a length: HTTP/2 alone has to tell.
+                        let mut body = answer.send_response(head.body(()).unwrap(), false).ok()?;
+                        if endless {
+                            tokio::spawn(send_without_end(body));
+                        } else {
+                            body.send_data(Bytes::from_static(DOCUMENT.as_bytes()), true).ok()?;
+                        }
+                    }
+                    Some(())
+                });
+            }
+        });
+    });
+    port
+}
+
+async fn send_without_end(mut body: h2::SendStream<Bytes>) {
+    let piece = Bytes::from(pattern(64 << 10));
+    loop {
+        body.reserve_capacity(piece.len());
+        let Some(Ok(length)) = std::future::poll_fn(|context| body.poll_capacity(context)).await else { return };
+        if body.send_data(piece.slice(..length.min(piece.len())), false).is_err() {
+            return;
+        }
+    }
 }

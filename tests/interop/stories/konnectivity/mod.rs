@@ -52,6 +52,7 @@ pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("konnectivity: what is cut is not taken for whole, http-connect over TLS", |world| {
         cut::is_noticed(world, Front::ConnectTls);
     }),
+    ("konnectivity: a download over HTTP/2 that is cut", cut::is_noticed_over_http2),
     ("konnectivity: 10000 dials by http-connect leave nothing behind", client::ten_thousand_connects),
 ];
 
