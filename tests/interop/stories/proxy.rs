@@ -86,7 +86,7 @@ struct Said {
 
 impl Said {
     /// Since Go 1.26 paths are cleaned by a 307 where it was a 301, as a kubectl of before answers, and ours.
-    fn as_before_go_1_26(mut self) -> Said {
+    fn into_words_before_go_1_26(mut self) -> Said {
         if self.status == 307 {
             self.status = 301;
             self.body = self.body.replace("Temporary Redirect", "Moved Permanently");
@@ -116,7 +116,7 @@ fn compare(kubectl: &Door, narthex: &Door, cases: &[Case]) {
         let host = if headers.contains("Host:") || headers.contains("NOHOST") { "" } else { LOCAL };
         let headers = headers.replace("NOHOST", "");
         let request = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\nUser-Agent: story\r\n{headers}\r\n");
-        let (theirs, ours) = (kubectl.ask(&request).as_before_go_1_26(), narthex.ask(&request));
+        let (theirs, ours) = (kubectl.ask(&request).into_words_before_go_1_26(), narthex.ask(&request));
         let as_meant = match difference {
             None => theirs == ours,
             Some((status, _)) => theirs != ours && ours.status == *status,
