@@ -12,7 +12,7 @@ use crate::world::{World, eventually, narthex};
 
 async fn warnings(scene: &Scene) -> Vec<String> {
     let status = admin(&scene.gateway, get("/status.json", &[])).await.json();
-    let all: Vec<String> = serde_json::from_value(status["registry_warnings"].clone()).unwrap();
+    let all: Vec<String> = serde_json::from_value(status["registryWarnings"].clone()).unwrap();
     all.into_iter().filter(|warning| warning.starts_with("egress selection")).collect()
 }
 
