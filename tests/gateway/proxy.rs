@@ -21,8 +21,13 @@ struct Door {
 
 impl Door {
     fn open(world: &World, more: &[&str]) -> Door {
+        Door::with(world, "kubeconfig", more)
+    }
+
+    /// Of a kubeconfig with another name: every door follows its own.
+    fn with(world: &World, kubeconfig: &str, more: &[&str]) -> Door {
         let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
-            .args(["proxy", &format!("--kubeconfig={}", world.path("kubeconfig").display())])
+            .args(["proxy", &format!("--kubeconfig={}", world.path(kubeconfig).display())])
             .args(more)
             .env_clear()
             .stdin(Stdio::null())
@@ -237,15 +242,17 @@ async fn upgrades_become_tunnels() {
     until(&mut stream, "there and back").await;
 
     // By another door, which is spoken to without TLS, and by the kubeconfig's proxy.
-    write_kubeconfig(&world, &format!("http://{}", door.place), "secret");
-    let chained = Door::open(&world, &["--port=0", "--context=y"]);
-    let proxy = Proxy::connect(move |_: &Asked| Deed::Connect(backend.address)).await;
     let text = std::fs::read_to_string(world.path("kubeconfig")).unwrap();
-    let by_proxy = format!("\"tls-server-name\":\"127.0.0.1\",\"proxy-url\":\"http://{}\",\"server\"", proxy.address);
-    let text =
-        text.replace("\"server\"", &by_proxy).replace(&format!("http://{}", door.place), "https://192.0.2.20:6443");
-    std::fs::write(world.path("kubeconfig"), text).unwrap();
-    let proxied = Door::open(&world, &["--port=0"]);
+    let server = format!("\"server\":\"https://{}\"", backend.address);
+    let chain = text.replace(&server, &format!("\"server\":\"http://{}\"", door.place));
+    assert_ne!(chain, text);
+    std::fs::write(world.path("chained"), chain).unwrap();
+    let chained = Door::with(&world, "chained", &["--port=0", "--context=y"]);
+    let proxy = Proxy::connect(move |_: &Asked| Deed::Connect(backend.address)).await;
+    let away = "\"server\":\"https://192.0.2.20:6443\"";
+    let by_proxy = format!("\"tls-server-name\":\"127.0.0.1\",\"proxy-url\":\"http://{}\",{away}", proxy.address);
+    std::fs::write(world.path("proxied"), text.replace(&server, &by_proxy)).unwrap();
+    let proxied = Door::with(&world, "proxied", &["--port=0"]);
     for door in [&chained, &proxied] {
         let mut stream = door.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
