@@ -10,6 +10,7 @@ pub mod quickstart;
 mod signals;
 pub mod socks5;
 pub mod status;
+mod threads;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;

@@ -14,6 +14,23 @@ pub(super) fn with_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode) -> 
     })
 }
 
+/// Waits for a signal, says that this is now `ending`, and lets `end` bring it about; a second signal ends at once.
+pub(super) fn end_in_order(ending: &str, end: impl Future<Output = ()>) -> ExitCode {
+    with_signals(async |signals| {
+        let name = signals.next().await;
+        tracing::info!(signal = name, "ending: {ending}; a second signal ends at once");
+        tokio::select! {
+            biased;
+            name = signals.next() => {
+                tracing::warn!(signal = name, "ending at once; what ran is lost");
+                // As k8s.io/apiserver's SetupSignalHandler: this is no clean end.
+                ExitCode::FAILURE
+            }
+            () = end => ExitCode::SUCCESS,
+        }
+    })
+}
+
 /// SIGTERM and SIGINT.
 pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::Method;
 
 use super::settings::Egress;
-use super::start::thread;
 use crate::kubeclient::{Client, Kubeconfig, Patience, Source};
 use crate::observe::audit::{Auditor, Deliver, Ending, Policy, PolicyFile, Settings};
 use crate::observe::metrics::Metrics;
 use crate::process::{Problem, Problems, Published, Publisher};
+use crate::roles::threads::thread;
 
 /// For one attempt to deliver a batch (`defaultRequestTimeout` in `k8s.io/apiserver/pkg/util/webhook`).
 const ATTEMPT: Duration = Duration::from_secs(30);

@@ -10,7 +10,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::settings::Egress;
-use super::start::thread;
 use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
 use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
@@ -19,6 +18,7 @@ use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, OnFailure, Problem, Problems, Published};
 use crate::review::Target;
+use crate::roles::threads::thread;
 use crate::tls::server::Announced;
 
 /// How often decisions past their time are let go of.

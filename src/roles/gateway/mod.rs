@@ -31,7 +31,6 @@ pub(super) use files::prepare;
 pub(super) use mistakes::Mistakes as FileMistakes;
 pub use running::Running;
 pub(super) use settings::Egress;
-pub(super) use start::thread;
 pub use start::{Extra, start};
 pub(super) use status::egress as egress_report;
 

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::task::spawn_local;
 
 use super::settings::Egress;
-use super::start::thread;
 use crate::availability::{Announcer, Board};
 use crate::kubeclient::election::{self, Leadership};
 use crate::observe::health::Check;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Published, Publisher};
 use crate::registry::{Cluster, ClusterState, Directory, Following, Registry, Statuses};
+use crate::roles::threads::thread;
 use crate::route::Table;
 
 /// What the registry is followed with.

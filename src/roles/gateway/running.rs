@@ -14,7 +14,8 @@ use crate::config::gateway::Shutdown;
 use crate::observe::access::AccessLog;
 use crate::observe::audit;
 use crate::process::{Drainer, Phase};
-use crate::roles::signals::with_signals;
+use crate::roles::signals::{end_in_order, with_signals};
+use crate::roles::threads::over;
 
 /// What is cut gets this long to say so to both sides, and in its record.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -96,19 +97,7 @@ impl Running {
     pub fn until_signal(mut self) -> ExitCode {
         let (access_log, audit) = (self.logs.access.clone(), self.logs.audit.take());
         let returning = self.logs.returning.take();
-        let status = with_signals(async |signals| {
-            let name = signals.next().await;
-            tracing::info!(signal = name, "ending: what runs is finished; a second signal ends at once");
-            tokio::select! {
-                biased;
-                name = signals.next() => {
-                    tracing::warn!(signal = name, "ending at once; what ran is lost");
-                    // As k8s.io/apiserver's SetupSignalHandler: this is no clean end.
-                    ExitCode::FAILURE
-                }
-                () = self.end() => ExitCode::SUCCESS,
-            }
-        });
+        let status = end_in_order("what runs is finished", self.end());
         if let Some(returning) = returning.filter(|_| status == ExitCode::SUCCESS) {
             returning.wait(LAST_WORDS);
         }
@@ -134,18 +123,8 @@ impl Running {
         self.drainer.advance(Phase::Draining);
         // Requests get their full time; watches only the grace they were granted. Nobody waits for more than runs.
         let drainer = self.drainer;
-        let (finished, mut rest) = tokio::sync::oneshot::channel();
-        let threads = self.threads;
         let shared = self.shared;
-        std::thread::spawn(move || {
-            for thread in threads {
-                let name = thread.thread().name().unwrap_or("a thread").to_owned();
-                if thread.join().is_err() {
-                    tracing::error!(thread = name, "a thread panicked; this is a defect of ours");
-                }
-            }
-            let _ = finished.send(());
-        });
+        let mut rest = over(self.threads);
         let grace = self.shutdown.watch_grace;
         let early = tokio::time::timeout(grace, &mut rest).await.is_ok();
         drainer.advance(Phase::Ending);

@@ -32,6 +32,7 @@ use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Phase, Problem, Problems, Published};
 use crate::registry::Registry;
 use crate::reviewer::{Reviewer, Speaker};
+use crate::roles::threads::thread;
 use crate::route::{Dealer, Inflight, Table};
 use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, authorize, tls};
@@ -398,17 +399,4 @@ fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAd
             "no registry is given, so there is nothing behind; name a directory with --registry-dir or a kube-apiserver with --kubeconfig"
         );
     }
-}
-
-/// A thread with a runtime of its own, for the tasks that `begin` begins there.
-pub(in crate::roles) fn thread<F: Future<Output = ()>>(
-    name: &str,
-    begin: impl FnOnce() -> F + Send + 'static,
-) -> Result<std::thread::JoinHandle<()>, Problem> {
-    let run = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => tokio::task::LocalSet::new().block_on(&runtime, begin()),
-        Err(error) => tracing::error!(%error, "no runtime for a thread"),
-    };
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-    spawned.map_err(|error| Problem::new(format!("thread {name}"), error))
 }

@@ -20,8 +20,8 @@ use crate::egress::Resolver;
 use crate::kubeclient::{Client, Kubeconfig};
 use crate::listen::{Connections, Limits, bind, serve_plain};
 use crate::process::{self, Drain, Drainer, Phase, Problem, Problems};
-use crate::roles::gateway::thread;
-use crate::roles::signals::with_signals;
+use crate::roles::signals::end_in_order;
+use crate::roles::threads::{over, thread};
 
 /// How often connections are looked through.
 const ROUND: Duration = Duration::from_secs(1);
@@ -89,25 +89,9 @@ impl Running {
     /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
     pub(super) fn until_signal(self) -> ExitCode {
         let Running { drainer, thread, _socket } = self;
-        with_signals(async |signals| {
-            let name = signals.next().await;
-            tracing::info!(signal = name, "ending: what runs may finish; a second signal ends at once");
+        end_in_order("what runs may finish", async {
             drainer.advance(Phase::Draining);
-            let (finished, rest) = tokio::sync::oneshot::channel();
-            std::thread::spawn(move || {
-                if thread.join().is_err() {
-                    tracing::error!("a thread panicked; this is a defect of ours");
-                }
-                let _ = finished.send(());
-            });
-            tokio::select! {
-                biased;
-                name = signals.next() => {
-                    tracing::warn!(signal = name, "ending at once; what ran is lost");
-                    ExitCode::FAILURE
-                }
-                _ = rest => ExitCode::SUCCESS,
-            }
+            let _ = over([thread]).await;
         })
     }
 }

@@ -18,8 +18,9 @@ use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Drainer, Phase, Problem, Problems, Published};
-use crate::roles::gateway::{Egress, FileMistakes, egress_report, thread};
-use crate::roles::signals::with_signals;
+use crate::roles::gateway::{Egress, FileMistakes, egress_report};
+use crate::roles::signals::end_in_order;
+use crate::roles::threads::{over, thread};
 
 /// What is cut gets this long for its record.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -136,35 +137,14 @@ impl Running {
     /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
     pub(super) fn until_signal(self) -> ExitCode {
         let access_log = self.access_log.clone();
-        let status = with_signals(async |signals| {
-            let name = signals.next().await;
-            tracing::info!(signal = name, "ending: who is connected may finish; a second signal ends at once");
-            tokio::select! {
-                biased;
-                name = signals.next() => {
-                    tracing::warn!(signal = name, "ending at once; what ran is lost");
-                    ExitCode::FAILURE
-                }
-                () = self.end() => ExitCode::SUCCESS,
-            }
-        });
+        let status = end_in_order("who is connected may finish", self.end());
         access_log.flush();
         status
     }
 
     async fn end(self) {
         self.drainer.advance(Phase::Draining);
-        let (finished, mut rest) = tokio::sync::oneshot::channel();
-        let threads = self.threads;
-        std::thread::spawn(move || {
-            for thread in threads {
-                let name = thread.thread().name().unwrap_or("a thread").to_owned();
-                if thread.join().is_err() {
-                    tracing::error!(thread = name, "a thread panicked; this is a defect of ours");
-                }
-            }
-            let _ = finished.send(());
-        });
+        let mut rest = over(self.threads);
         if tokio::time::timeout(self.drain_timeout, &mut rest).await.is_err() {
             let connections = self.running.load(Ordering::Relaxed);
             tracing::warn!(connections, "ending although some are still connected: their time is up");
