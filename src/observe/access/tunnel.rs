@@ -80,28 +80,10 @@ impl Tunnels {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
-
     use super::super::Form;
+    use super::super::writer::tests::Written;
     use super::*;
     use crate::observe::Metrics;
-
-    #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Written {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
 
     fn lines(mode: Mode, form: Form) -> String {
         let written = Written::default();
@@ -122,8 +104,7 @@ mod tests {
         tunnels.record(&record(false));
         tunnels.record(&record(true));
         log.flush();
-        let text = String::from_utf8(written.0.lock().clone()).unwrap();
-        text.lines().map(|line| format!("{}\n", line.split_once("client").unwrap().1)).collect()
+        written.text().lines().map(|line| format!("{}\n", line.split_once("client").unwrap().1)).collect()
     }
 
     #[test]
