@@ -12,6 +12,7 @@ pub mod proxy;
 mod quickstart;
 mod reading;
 mod seen;
+pub mod sidecar;
 pub mod socks5;
 mod value;
 mod written;
@@ -24,6 +25,7 @@ pub use proxy::{Proxy, ProxyConfig};
 pub use quickstart::{Quickstart, QuickstartConfig};
 pub use reading::Mistakes;
 pub use seen::{LogOnly, Seen};
+pub use sidecar::Sidecar;
 pub use socks5::{Socks5, Socks5Config};
 pub use written::Written;
 

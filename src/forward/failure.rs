@@ -4,6 +4,7 @@ use super::exchange::Failure;
 use crate::egress::{DialPhase, ProxyFault};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Refusal};
+use crate::registry::Called;
 
 /// Seconds after which a client may try again when the fault may pass at any moment.
 const SOON: u32 = 1;
@@ -14,6 +15,7 @@ const SOON: u32 = 1;
 ///
 /// Names the APIService and a reason; never an address, never a library's words.
 pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {
+    let name = Called(name);
     let (reason, what, cause) = match failure {
         Failure::NoEndpoint => ("NoEndpoints", said("NoEndpoints"), String::new()),
         Failure::Unreachable(error) => (error.reason, said(error.reason), error.cause.clone()),
@@ -25,30 +27,29 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
         ),
     };
     if let Failure::Nonsense(cause) = failure {
-        let message = format!("the backend's answer cannot be understood (aggregated API {name}: InvalidAnswer)");
-        let status =
-            about(Status::bad_gateway(message), info).with_cause("InvalidAnswer", format!("aggregated API {name}"));
+        let message = format!("the backend's answer cannot be understood ({name}: InvalidAnswer)");
+        let status = about(Status::bad_gateway(message), info).with_cause("InvalidAnswer", format!("{name}"));
         let status = if safe { status.with_retry_after(SOON) } else { status };
         return Refusal::new(Blame::Backend, status).because(cause);
     }
     if let Failure::Unreachable(error) = failure
         && let DialPhase::Proxy(fault) = error.phase
     {
-        return not_connected(fault, &error.cause, name, info);
+        return not_connected(fault, &error.cause, name.0, info);
     }
     let again = safe || !matches!(failure, Failure::Broken(_));
-    let status = Status::service_unavailable(format!(
-        "the server is currently unable to handle the request (aggregated API {name}: {reason})"
-    ));
-    let status = about(status, info).with_cause(reason, format!("aggregated API {name}: {what}"));
+    let status =
+        Status::service_unavailable(format!("the server is currently unable to handle the request ({name}: {reason})"));
+    let status = about(status, info).with_cause(reason, format!("{name}: {what}"));
     Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
 }
 
 /// Who was to connect for us did not: nothing was begun, so that trying again is safe, and of use where the fault may
 /// pass by itself.
 fn not_connected(fault: ProxyFault, cause: &str, name: &str, info: &RequestInfo<'_>) -> Refusal {
+    let name = Called(name);
     let reason = fault.reason();
-    let message = format!("aggregated API {name} cannot be reached through its egress proxy: {reason}");
+    let message = format!("{name} cannot be reached through its egress proxy: {reason}");
     let status = match fault.status() {
         403 => Status::forbidden(message),
         500 => Status::internal_error(message),
@@ -57,21 +58,22 @@ fn not_connected(fault: ProxyFault, cause: &str, name: &str, info: &RequestInfo<
         _ => Status::bad_gateway(message),
     };
     let again = !matches!(fault.status(), 403 | 500);
-    let status = about(status, info).with_cause(reason, format!("aggregated API {name}: {}", fault.words()));
+    let status = about(status, info).with_cause(reason, format!("{name}: {}", fault.words()));
     Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
 }
 
 /// The backend's time ran out before its answer began.
 pub(super) fn timed_out(name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {
+    let name = Called(name);
     let status = Status::timeout("request did not complete within the allotted timeout");
-    let status =
-        about(status, info).with_cause("RequestTimeout", format!("aggregated API {name} did not answer in time"));
+    let status = about(status, info).with_cause("RequestTimeout", format!("{name} did not answer in time"));
     Refusal::new(Blame::Backend, if safe { status.with_retry_after(SOON) } else { status })
 }
 
 /// The backend answered something that is not passed on.
 pub(super) fn bad_answer(name: &str, info: &RequestInfo<'_>, reason: &str, message: &str) -> Refusal {
-    let status = about(Status::bad_gateway(message), info).with_cause(reason, format!("aggregated API {name}"));
+    let name = Called(name);
+    let status = about(Status::bad_gateway(message), info).with_cause(reason, format!("{name}"));
     Refusal::new(Blame::Backend, status)
 }
 

@@ -59,6 +59,16 @@ impl fmt::Debug for ApiService {
     }
 }
 
+/// What to call the APIService or the upstream of this name to a client.
+pub struct Called<'n>(pub &'n str);
+
+impl fmt::Display for Called<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No APIService's name begins with a slash, every upstream's does.
+        write!(f, "{} {}", if self.0.starts_with('/') { "upstream" } else { "aggregated API" }, self.0)
+    }
+}
+
 /// What stands behind an APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {

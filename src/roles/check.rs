@@ -10,8 +10,15 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
     match check {
         cli::Check::Gateway(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
-            match gateway::prepare(&config, mistakes) {
+            match gateway::prepare(&config, mistakes, "gateway") {
                 Ok(_) => print(b"gateway: no mistakes found\n"),
+                Err(status) => status,
+            }
+        }
+        cli::Check::Sidecar(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            match gateway::prepare(&config, mistakes, "sidecar") {
+                Ok(_) => print(b"sidecar: no mistakes found\n"),
                 Err(status) => status,
             }
         }

@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::pki::Pki;
 use super::status::StatusCommand;
-use crate::config::{Arguments, Gateway, LogOnly, Proxy, Quickstart, Socks5};
+use crate::config::{Arguments, Gateway, LogOnly, Proxy, Quickstart, Sidecar, Socks5};
 
 /// Aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs
 #[derive(Debug, Parser)]
@@ -30,6 +30,9 @@ pub enum Command {
     /// Stand in front of extension API servers
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
+    /// Stand in front of one server: say who asks, and let in who may
+    #[command(after_help = ENVIRONMENT)]
+    Sidecar(Arguments<Sidecar>),
     /// A door on this machine to the API server of a kubeconfig, as kubectl proxy
     #[command(after_help = ENVIRONMENT)]
     Proxy(Arguments<Proxy>),
@@ -60,7 +63,7 @@ pub enum Command {
 /// The whole command line as clap knows it.
 pub fn command() -> clap::Command {
     // The roles read their environment themselves, to tell a mistake there from one on the command line.
-    from_environment(Cli::command(), &["quickstart", "gateway", "proxy", "socks5", "check"])
+    from_environment(Cli::command(), &["quickstart", "gateway", "sidecar", "proxy", "socks5", "check"])
         .mut_subcommand("pki", |pki| pki.mut_args(|argument| argument.global(true)))
 }
 
@@ -95,6 +98,9 @@ pub enum Check {
     /// Check the gateway's flags, configuration file, certificates, and registry directory
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
+    /// Check the sidecar's flags, configuration file, certificates, and kubeconfigs
+    #[command(after_help = ENVIRONMENT)]
+    Sidecar(Arguments<Sidecar>),
     /// Check the flags of the local door and the kubeconfig
     #[command(after_help = ENVIRONMENT)]
     Proxy(Arguments<Proxy>),

@@ -39,7 +39,11 @@ pub fn main() -> ExitCode {
         },
         Command::Gateway(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
-            gateway::run(&config, mistakes)
+            gateway::run(&config, mistakes, "gateway")
+        }
+        Command::Sidecar(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            gateway::run(&config, mistakes, "sidecar")
         }
         Command::Socks5(arguments) => {
             let (config, mistakes) = arguments.read(&environment);

@@ -4,4 +4,4 @@ mod inflight;
 mod table;
 
 pub use inflight::{Dealer, Hand, Inflight, Place};
-pub use table::{Route, Table, Target, follow};
+pub use table::{Route, Sources, Table, Target, follow};

@@ -9,7 +9,9 @@ use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{Circuit, Turned};
 use crate::process::{Drain, Phase, Published, Publisher, Sharded, changed_if_any};
-use crate::registry::{ApiService, Backend, DELEGATE, Mark, Registry, Resolved, Rules, Unavailable, resolve};
+use crate::registry::{
+    ApiService, Backend, Called, DELEGATE, Mark, Registry, Resolved, Rules, Unavailable, Upstream, Upstreams, resolve,
+};
 
 use super::inflight::{Hand, Inflight, Place};
 
@@ -36,6 +38,8 @@ pub struct Table {
     /// In the order of discovery, those without a backend too.
     all: Vec<Arc<Route>>,
     delegate: Option<Arc<Route>>,
+    /// Of a sidecar, by the path each owns, the longest first; all paths are theirs then.
+    upstreams: Vec<Arc<Route>>,
     /// Whether every source of the registry has spoken: a path that is not here belongs to nobody here.
     pub complete: bool,
     /// The registry that it was made of.
@@ -123,6 +127,19 @@ impl Table {
         self
     }
 
+    /// The same table with `upstreams` as the owners of all paths, if there are any.
+    pub fn with_upstreams(mut self, upstreams: &[Upstream], board: &Board, previous: Option<&Table>) -> Table {
+        let nothing = Registry::default();
+        let route = |upstream: &Upstream| {
+            let resolved = resolve(&upstream.api_service, &nothing, Rules::default(), &self.ways);
+            let before = previous.and_then(|table| table.by_name(&upstream.path));
+            Route::new(&upstream.api_service, resolved, board, before)
+        };
+        self.upstreams = upstreams.iter().map(route).collect();
+        self.upstreams.sort_by_key(|route| std::cmp::Reverse(route.api_service.name.len()));
+        self
+    }
+
     /// The route of `/apis/<group>/<version>` and all below it. For the legacy core group (`""`) the version
     /// does not matter: `v1.` owns `/api` and all below it.
     pub fn find(&self, group: &str, version: &str) -> Option<&Arc<Route>> {
@@ -133,6 +150,9 @@ impl Table {
     /// The route for a decoded path, resource or not: `/apis/<group>/<version>[/…]`, `/api[/…]`. None for
     /// `/apis`, `/apis/<group>` and all that no APIService claims.
     pub fn find_path(&self, path: &str) -> Option<&Arc<Route>> {
+        if !self.upstreams.is_empty() {
+            return self.upstreams.iter().find(|route| is_below(path, &route.api_service.name));
+        }
         let mut segments = path.strip_prefix('/')?.split('/');
         match segments.next()? {
             "api" => self.find("", ""),
@@ -159,17 +179,21 @@ impl Table {
         self.of.as_ref().is_some_and(|mark| registry.is_at(mark))
     }
 
-    /// The route of the APIService `name`, also one without a backend; of [`DELEGATE`], the delegate's.
+    /// The route of the APIService `name`, also one without a backend; of [`DELEGATE`], the delegate's; of a path, that of
+    /// the upstream that owns it.
     pub fn by_name(&self, name: &str) -> Option<&Arc<Route>> {
         if name == DELEGATE {
             return self.delegate();
         }
+        if name.starts_with('/') {
+            return self.upstreams.iter().find(|route| route.api_service.name == name);
+        }
         self.by_name.get(name)
     }
 
-    /// All routes there are, the delegate's last.
+    /// All routes there are, the delegate's and those of upstreams last.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Route>> {
-        self.all.iter().chain(&self.delegate)
+        self.all.iter().chain(&self.delegate).chain(&self.upstreams)
     }
 
     /// All routes in the order of discovery, also those without a backend.
@@ -233,11 +257,8 @@ impl Route {
             }
         };
         let text =
-            format!("the server is currently unable to handle the request (aggregated API {name}: {cause}: {message})");
-        let status = Status::service_unavailable(text)
-            .about("apiregistration.k8s.io", "apiservices", name)
-            .with_cause(cause, &*message)
-            .with_retry_after(after);
+            format!("the server is currently unable to handle the request ({}: {cause}: {message})", Called(name));
+        let status = self.named(Status::service_unavailable(text)).with_cause(cause, &*message).with_retry_after(after);
         Refusal::new(Blame::Backend, status).because(message)
     }
 
@@ -254,7 +275,8 @@ impl Route {
     /// The 429 for a request that found no place.
     pub fn crowded(&self, turned: Turned) -> Refusal {
         let name = &self.api_service.name;
-        let message = format!("too many requests for aggregated API {name} are under way, please try again later");
+        let called = Called(name);
+        let message = format!("too many requests for {called} are under way, please try again later");
         let why = match turned {
             Turned::Full => format!("max-inflight of {name} is reached, or its share of what all may take"),
             Turned::Share => format!("the user holds more than a fair share of max-inflight of {name}"),
@@ -262,17 +284,24 @@ impl Route {
         Refusal::new(Blame::Gateway, Status::too_many_requests(message, 1)).because(why)
     }
 
-    fn unavailable(&self, reason: &str, message: &str, detail: &str) -> Refusal {
+    /// `status`, about the APIService, if it is one.
+    fn named(&self, status: Status) -> Status {
         let name = &self.api_service.name;
-        let text = format!(
-            "the server is currently unable to handle the request (aggregated API {name}: {reason}: {message})"
-        );
-        let status = Status::service_unavailable(text)
-            .about("apiregistration.k8s.io", "apiservices", name)
-            .with_cause(reason, message)
-            .with_retry_after(RETRY_AFTER);
+        if name.starts_with('/') { status } else { status.about("apiregistration.k8s.io", "apiservices", name) }
+    }
+
+    fn unavailable(&self, reason: &str, message: &str, detail: &str) -> Refusal {
+        let called = Called(&self.api_service.name);
+        let text = format!("the server is currently unable to handle the request ({called}: {reason}: {message})");
+        let status =
+            self.named(Status::service_unavailable(text)).with_cause(reason, message).with_retry_after(RETRY_AFTER);
         Refusal::new(Blame::Backend, status).because(if detail.is_empty() { message } else { detail })
     }
+}
+
+/// Whether `path` is `prefix` or below it.
+fn is_below(path: &str, prefix: &str) -> bool {
+    prefix == "/" || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn standings(resolved: &Result<Resolved, Unavailable>, availability: &Availability) -> Vec<Arc<Standing>> {
@@ -305,28 +334,38 @@ impl Target {
     }
 }
 
-/// Publishes the table anew whenever the registry, the delegate or the ways change, until the process ends.
-pub async fn follow(
-    mut registry: Published<Registry>,
-    mut delegate: Option<Published<ApiService>>,
-    rules: Rules,
-    mut ways: Published<Ways>,
-    board: Board,
-    publisher: Publisher<Table>,
-    mut drain: Drain,
-) {
+/// What a table is made of.
+pub struct Sources {
+    /// The APIServices and what stands behind them.
+    pub registry: Published<Registry>,
+    /// The owner of what no APIService claims, if there is one.
+    pub delegate: Option<Published<ApiService>>,
+    /// The owners of all paths, in a sidecar.
+    pub upstreams: Option<Published<Upstreams>>,
+    /// The ways to all of them.
+    pub ways: Published<Ways>,
+}
+
+/// Publishes the table anew whenever one of its sources changes, until the process ends.
+pub async fn follow(sources: Sources, rules: Rules, board: Board, publisher: Publisher<Table>, mut drain: Drain) {
+    let Sources { mut registry, mut delegate, mut upstreams, mut ways } = sources;
     let reader = publisher.reader();
     loop {
         tokio::select! {
             () = registry.changed() => {}
             () = changed_if_any(&mut delegate) => {}
+            () = changed_if_any(&mut upstreams) => {}
             () = ways.changed() => {}
             () = drain.reached(Phase::Ending) => return,
         }
         let before = reader.get();
         let delegate = delegate.as_ref().map(Published::get);
         let table = Table::build(&registry.get(), rules, &ways.get(), &board, Some(&before));
-        publisher.publish(Arc::new(table.with_delegate(delegate.as_ref(), &board, Some(&before))));
+        let mut table = table.with_delegate(delegate.as_ref(), &board, Some(&before));
+        if let Some(upstreams) = &upstreams {
+            table = table.with_upstreams(&upstreams.get(), &board, Some(&before));
+        }
+        publisher.publish(Arc::new(table));
     }
 }
 

@@ -56,6 +56,7 @@ mod relay;
 mod reviewer;
 mod scene;
 mod served;
+mod sidecar;
 mod silent;
 mod socks5;
 mod token_webhook;

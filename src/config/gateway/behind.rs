@@ -13,6 +13,8 @@ use crate::tls::PairFiles;
 /// Where the backends are known from, and who we are to them.
 #[derive(Clone, Debug)]
 pub struct Behind {
+    /// The servers a sidecar stands in front of; none for a gateway, which has a registry.
+    pub upstreams: Vec<registry::UpstreamSettings>,
     /// The registry directory, if one is given.
     pub registry: Option<registry::Settings>,
     /// The kubeconfig of the server that owns what no APIService claims, if there is one, and how it is treated.
@@ -70,7 +72,7 @@ pub struct Forwarding {
     pub max_mutating_inflight: Option<usize>,
 }
 
-pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behind {
+pub(in crate::config) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behind {
     let settings = registry::Settings {
         dir: reading.path("registry-dir").unwrap_or_default(),
         allow_url_backends: reading.switch("allow-url-backends"),
@@ -87,6 +89,7 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
         _ => None,
     });
     Behind {
+        upstreams: Vec::new(),
         delegate: delegate.map(|source| (source, settings.clone())),
         delegates_all,
         cluster: cluster.map(|source| Cluster { source, settings: settings.clone(), election }),
@@ -97,12 +100,16 @@ pub(super) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behi
             zone: zone(reading),
         },
         proxy_client: reading.pair("proxy-client-cert-file", "proxy-client-key-file"),
-        resolver: match reading.choice("resolver").as_str() {
-            "hickory" => ResolverChoice::Hickory,
-            _ => ResolverChoice::System,
-        },
+        resolver: resolver(reading),
         egress: reading.path("egress-selector-config-file"),
         environment: environment(reading),
+    }
+}
+
+pub(in crate::config) fn resolver(reading: &mut Reading<'_>) -> ResolverChoice {
+    match reading.choice("resolver").as_str() {
+        "hickory" => ResolverChoice::Hickory,
+        _ => ResolverChoice::System,
     }
 }
 
@@ -168,7 +175,7 @@ fn election(reading: &mut Reading<'_>, somewhere: bool) -> Option<election::Sett
     elects.then_some(settings)
 }
 
-pub(super) fn forwarding(reading: &mut Reading<'_>) -> Forwarding {
+pub(in crate::config) fn forwarding(reading: &mut Reading<'_>) -> Forwarding {
     Forwarding {
         request_timeout: reading.positive_duration("request-timeout"),
         reject_redirects: reading.switch("aggregator-reject-forwarding-redirect"),

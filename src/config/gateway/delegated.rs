@@ -1,6 +1,6 @@
 //! What a kube-apiserver is asked: who holds a token, and what users may.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Mode, Who};
@@ -34,8 +34,16 @@ pub struct Delegated {
     pub always_allow_paths: AlwaysAllowPaths,
 }
 
-pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], request_timeout: Duration) -> Delegated {
-    let authentication_kubeconfig = reading.path("authentication-kubeconfig");
+/// `api_server` is asked where no flag names another.
+pub(in crate::config) fn delegated(
+    reading: &mut Reading<'_>,
+    who: &Who,
+    modes: &[Mode],
+    request_timeout: Duration,
+    api_server: Option<&Path>,
+) -> Delegated {
+    let authentication_kubeconfig =
+        reading.path("authentication-kubeconfig").or_else(|| api_server.map(Path::to_owned));
     let audiences = reading.list("api-audiences");
     if audiences.iter().any(String::is_empty) {
         reading.problem("api-audiences", "empty value in \"api-audiences\"");
@@ -44,7 +52,7 @@ pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], re
     let named = who.client_ca_file.is_some() && who.request_header.ca_file.is_some();
     // Upstream ignores that clients' authorities cannot be looked up; only those of front proxies matter to it.
     let tolerate = reading.switch("authentication-tolerate-lookup-failure") || who.request_header.ca_file.is_some();
-    let (authorization_kubeconfig, target) = authorization_kubeconfig(reading, modes);
+    let (authorization_kubeconfig, target) = authorization_kubeconfig(reading, modes, api_server);
     Delegated {
         look_up: authentication_kubeconfig.is_some() && !skip_lookup && !named,
         tolerate_lookup_failure: tolerate,
@@ -71,7 +79,11 @@ pub(super) fn delegated(reading: &mut Reading<'_>, who: &Who, modes: &[Mode], re
 }
 
 /// Whom [`Mode::Webhook`] asks, and how.
-fn authorization_kubeconfig(reading: &mut Reading<'_>, modes: &[Mode]) -> (Option<PathBuf>, Target) {
+fn authorization_kubeconfig(
+    reading: &mut Reading<'_>,
+    modes: &[Mode],
+    otherwise: Option<&Path>,
+) -> (Option<PathBuf>, Target) {
     const API_SERVER: &str = "authorization-kubeconfig";
     const WEBHOOK: &str = "authorization-webhook-config-file";
     let version = Version::parse(&reading.text("authorization-webhook-version")).unwrap_or_default();
@@ -92,6 +104,7 @@ fn authorization_kubeconfig(reading: &mut Reading<'_>, modes: &[Mode]) -> (Optio
         }
         (None, Some(path)) => (Some(path), Target::Webhook(version)),
         (path, None) => {
+            let path = path.or_else(|| otherwise.map(Path::to_owned));
             if path.is_none() {
                 let message = "needed with --authorization-mode=Webhook; or --authorization-webhook-config-file";
                 reading.problem(API_SERVER, message);

@@ -20,7 +20,7 @@ pub static CONFIGURATION: Group = Group {
 /// What we make ourselves, also for the quickstart.
 pub static FILES: Group = Group { heading: "Configuration", flags: &[DATA_DIR] };
 
-const DATA_DIR: Flag = Flag::new(
+pub(in crate::config) const DATA_DIR: Flag = Flag::new(
     "data-dir",
     Kind::Directory,
     "",
@@ -283,8 +283,8 @@ pub static WHO: Group = Group {
     ],
 };
 
-/// May they.
-pub static MAY_THEY: Group = Group {
+/// Who decides what they may, and who may ask us that.
+pub static DECIDING: Group = Group {
     heading: "May they",
     flags: &[
         Flag::new(
@@ -293,6 +293,19 @@ pub static MAY_THEY: Group = Group {
             "AlwaysAllow",
             "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Static whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides. Who may act as somebody else (kubectl --as) only Static and Webhook say",
         ),
+        Flag::new(
+            "serve-delegation",
+            Kind::Switch,
+            "false",
+            "Answer backends what they would ask of a kube-apiserver, so that they need none: whom to believe (ConfigMap kube-system/extension-apiserver-authentication), who holds a token (TokenReview), what a user may (SubjectAccessReview). Only whom the chain here allows to ask; needs Webhook or Static, or --authorization-config",
+        ),
+    ],
+};
+
+/// What they may.
+pub static MAY_THEY: Group = Group {
+    heading: "May they",
+    flags: &[
         Flag::new(
             "authorization-config",
             Kind::File,
@@ -346,12 +359,6 @@ pub static MAY_THEY: Group = Group {
             Kind::List("PATH"),
             "/healthz,/readyz,/livez",
             "Paths that need no permission; a star at the end stands for the rest of the path",
-        ),
-        Flag::new(
-            "serve-delegation",
-            Kind::Switch,
-            "false",
-            "Answer backends what they would ask of a kube-apiserver, so that they need none: whom to believe (ConfigMap kube-system/extension-apiserver-authentication), who holds a token (TokenReview), what a user may (SubjectAccessReview). Only whom the chain here allows to ask; needs Webhook or Static, or --authorization-config",
         ),
     ],
 };
@@ -593,7 +600,7 @@ pub static SEEN_IN_QUICKSTART: Group =
 pub static LOG: Group = Group { heading: "Log", flags: &[LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
 
 /// All of the gateway's groups.
-pub static GATEWAY: &[&Group] = &[&CONFIGURATION, &SERVING, &WHO, &MAY_THEY, &BEHIND, &IN_A_CLUSTER, &SEEN];
+pub static GATEWAY: &[&Group] = &[&CONFIGURATION, &SERVING, &WHO, &DECIDING, &MAY_THEY, &BEHIND, &IN_A_CLUSTER, &SEEN];
 
 /// All of the quickstart's groups.
 pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];

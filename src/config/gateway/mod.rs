@@ -1,11 +1,11 @@
 //! The gateway's configuration: from what was written to the settings of each module.
 
 mod audit;
-mod behind;
-mod delegated;
+pub(super) mod behind;
+pub(super) mod delegated;
 pub mod flags;
-mod serving;
-mod who;
+pub(super) mod serving;
+pub(super) mod who;
 
 use std::path::PathBuf;
 
@@ -61,6 +61,13 @@ pub struct GatewayConfig {
     pub seen: Seen,
 }
 
+impl GatewayConfig {
+    /// Whether it stands in front of servers that are named one by one, instead of those of a registry.
+    pub fn is_sidecar(&self) -> bool {
+        !self.behind.upstreams.is_empty()
+    }
+}
+
 impl Arguments<Gateway> {
     /// Reads command line, environment and file. What is wrong is told beside the configuration, so that
     /// the files it names can be looked at in the same go; start nothing with it if anything is.
@@ -75,7 +82,7 @@ impl Arguments<Gateway> {
             data_dir: data_dir(&mut reading),
             serving: serving::serving(&mut reading, &who),
             limits: serving::limits(&mut reading),
-            delegated: delegated::delegated(&mut reading, &who, &modes, forwarding.request_timeout),
+            delegated: delegated::delegated(&mut reading, &who, &modes, forwarding.request_timeout, None),
             who,
             serve_delegation: who::serve_delegation(&mut reading, &modes, configured),
             policy_file: who::policy_file(&mut reading, &modes, configured),
@@ -84,14 +91,19 @@ impl Arguments<Gateway> {
             behind: behind::behind(&mut reading, &forwarding),
             forwarding,
             shutdown: serving::shutdown(&mut reading),
-            seen: Seen {
-                log: seen::log_settings(&mut reading),
-                access: seen::access(&mut reading),
-                audit: audit::audit(&mut reading),
-                admin_address: seen::admin_address(&mut reading),
-            },
+            seen: seen(&mut reading),
         };
         (config, reading.end())
+    }
+}
+
+/// What the operator sees of a role that relays requests.
+pub(super) fn seen(reading: &mut Reading<'_>) -> Seen {
+    Seen {
+        log: seen::log_settings(reading),
+        access: seen::access(reading),
+        audit: audit::audit(reading),
+        admin_address: seen::admin_address(reading),
     }
 }
 

@@ -51,7 +51,7 @@ pub struct Shutdown {
 }
 
 /// Reads the serving flags; the bundles of `who` are part of what a handshake shows.
-pub(super) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
+pub(in crate::config) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
     let pair = reading.pair("tls-cert-file", "tls-private-key-file");
     let named = named_pairs(reading);
     let self_made = !reading.given("tls-cert-file") && named.is_empty();
@@ -112,7 +112,7 @@ fn named_pairs(reading: &mut Reading<'_>) -> Vec<NamedPair> {
     pairs
 }
 
-pub(super) fn limits(reading: &mut Reading<'_>) -> Limits {
+pub(in crate::config) fn limits(reading: &mut Reading<'_>) -> Limits {
     // Accepted for manifests written for kube-apiserver; a relayed watch ends when its backend says so.
     reading.count("min-request-timeout", u64::from(u32::MAX));
     let streams = u32::try_from(reading.count("http2-max-streams-per-connection", i32::MAX as u64)).unwrap_or_default();
@@ -162,7 +162,7 @@ fn proxy_protocol(reading: &mut Reading<'_>) -> ProxyProtocol {
     if required { ProxyProtocol::Required(trusted) } else { ProxyProtocol::Optional(trusted) }
 }
 
-pub(super) fn shutdown(reading: &mut Reading<'_>) -> Shutdown {
+pub(in crate::config) fn shutdown(reading: &mut Reading<'_>) -> Shutdown {
     Shutdown {
         delay: reading.duration("shutdown-delay-duration"),
         send_retry_after: reading.switch("shutdown-send-retry-after"),

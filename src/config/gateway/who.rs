@@ -56,7 +56,7 @@ pub enum Mode {
     Webhook,
 }
 
-pub(super) fn who(reading: &mut Reading<'_>) -> Who {
+pub(in crate::config) fn who(reading: &mut Reading<'_>) -> Who {
     Who {
         client_ca_file: reading.path("client-ca-file"),
         request_header: request_header(reading),
@@ -128,7 +128,7 @@ fn header_names(reading: &mut Reading<'_>, name: &str, values: Vec<String>) -> V
 }
 
 /// `--authorization-config`, which says all that the flags for modes say, and so leaves no room for them.
-pub(super) fn authorization_config(reading: &mut Reading<'_>) -> Option<PathBuf> {
+pub(in crate::config) fn authorization_config(reading: &mut Reading<'_>) -> Option<PathBuf> {
     const NAME: &str = "authorization-config";
     const LEGACY: [&str; 6] = [
         "authorization-mode",
@@ -149,7 +149,7 @@ pub(super) fn authorization_config(reading: &mut Reading<'_>) -> Option<PathBuf>
 
 /// The file that [`Mode::Static`] reads; there if, and only if, it is among the modes. A configuration may name
 /// it, or come to do so.
-pub(super) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> Option<PathBuf> {
+pub(in crate::config) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> Option<PathBuf> {
     const NAME: &str = "authorization-policy-file";
     let path = reading.path(NAME);
     if configured {
@@ -165,7 +165,7 @@ pub(super) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], configured:
 
 /// `--serve-delegation`, which makes no sense where everything is allowed. What a configuration says is looked at
 /// when it is read.
-pub(super) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> bool {
+pub(in crate::config) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> bool {
     const NAME: &str = "serve-delegation";
     let serve = reading.switch(NAME);
     let decides = modes.iter().any(|mode| matches!(mode, Mode::Static | Mode::Webhook));
@@ -183,7 +183,7 @@ pub(super) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mode], config
 }
 
 /// The modes; none where a configuration says it.
-pub(super) fn modes(reading: &mut Reading<'_>, configured: bool) -> Vec<Mode> {
+pub(in crate::config) fn modes(reading: &mut Reading<'_>, configured: bool) -> Vec<Mode> {
     const NAME: &str = "authorization-mode";
     const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny, Static and Webhook";
     let (written, mut modes) = (reading.list(NAME), Vec::new());

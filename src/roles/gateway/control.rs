@@ -26,7 +26,7 @@ use crate::observe::audit;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
 use crate::process::{Drain, Phase, Published, Publisher};
-use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Mark, Registry, Rules};
+use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Mark, Registry, Rules, UpstreamFiles, Upstreams};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Table};
 use crate::tls::server::{self, InUse, ServingPublishers, Trust};
@@ -41,6 +41,8 @@ pub(super) struct Control {
     pub(super) our_identity: Published<KeyPair>,
     /// With `--delegate-kubeconfig`; beside it whoever follows its file.
     pub(super) delegate: Option<(Delegate, Publisher<ApiService>, Published<ApiService>)>,
+    /// The servers behind a sidecar.
+    pub(super) upstreams: Option<(UpstreamFiles, Publisher<Upstreams>, Published<Upstreams>)>,
     pub(super) registry: Published<Registry>,
     pub(super) table_publisher: Publisher<Table>,
     pub(super) table: Published<Table>,
@@ -129,16 +131,14 @@ impl Control {
             spawn_local(file.follow(publisher, self.mistakes.of("delegate"), drain()));
             delegate
         });
+        let upstreams = self.upstreams.map(|(files, publisher, upstreams)| {
+            spawn_local(files.follow(publisher, self.mistakes.of("upstream"), drain()));
+            upstreams
+        });
         let table_publisher = self.table_publisher;
-        spawn_local(route::follow(
-            registry.clone(),
-            delegate.clone(),
-            rules,
-            ways.clone(),
-            board.clone(),
-            table_publisher,
-            drain(),
-        ));
+        let sources =
+            route::Sources { registry: registry.clone(), delegate: delegate.clone(), upstreams, ways: ways.clone() };
+        spawn_local(route::follow(sources, rules, board.clone(), table_publisher, drain()));
         spawn_local(report::follow(registry.clone(), board.clone(), self.view, drain()));
         spawn_local(doubts::follow(registry.clone(), self.trust, self.doubts, self.metrics.clone(), drain()));
         let (registry, board, drain) = (registry.clone(), board.clone(), drain());

@@ -14,7 +14,7 @@ use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
 use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
 use crate::egress::Dialler;
-use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote};
+use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote, Source};
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, OnFailure, Problem, Problems, Published};
 use crate::review::Target;
@@ -32,7 +32,7 @@ pub(super) struct Kubeconfigs {
 }
 
 struct Named {
-    path: PathBuf,
+    source: Source,
     kubeconfig: Kubeconfig,
 }
 
@@ -66,9 +66,9 @@ impl Kubeconfigs {
     pub(super) fn read(config: &GatewayConfig) -> Result<Kubeconfigs, Problems> {
         let mut problems = Problems::default();
         let mut read = |path: &Option<PathBuf>| {
-            let path = path.clone()?;
-            match Kubeconfig::load(&path) {
-                Ok(kubeconfig) => Some(Named { path, kubeconfig }),
+            let source = Source::named(path.clone()?);
+            match source.load() {
+                Ok(kubeconfig) => Some(Named { source, kubeconfig }),
                 Err(more) => {
                     // Both flags nearly always name the same file.
                     let news: Vec<Problem> = more.0.into_iter().filter(|it| !problems.0.contains(it)).collect();
@@ -148,9 +148,9 @@ impl Delegation {
 
 impl Plane {
     async fn serve(self, dialler: Dialler) {
-        let Named { path, kubeconfig } = self.named;
-        tracing::info!(file = %path.display(), server = %kubeconfig.server(), "an API server is asked for decisions");
-        let client = Client::new(path, kubeconfig, dialler);
+        let Named { source, kubeconfig } = self.named;
+        tracing::info!(file = %source, server = %kubeconfig.server(), "an API server is asked for decisions");
+        let client = Client::new(source, kubeconfig, dialler);
         let mut following = tokio::task::JoinSet::new();
         following.spawn_local(Rc::clone(&client).follow());
         if let Some(lookup) = self.lookup {

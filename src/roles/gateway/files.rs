@@ -12,7 +12,7 @@ use crate::config::{GatewayConfig, Mistakes, egress};
 use crate::egress::{STANDARD_CALLS, Ways, WaysFile};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
-use crate::registry::{ApiService, Cluster, Delegate, Directory, Registry};
+use crate::registry::{ApiService, Cluster, Delegate, Directory, Registry, UpstreamFiles, Upstreams};
 use crate::reviewer;
 use crate::roles::{refuse, warn};
 use crate::tls::{self, Bundle, Identity, KeyPair};
@@ -23,6 +23,8 @@ pub struct Files {
     pub(super) identity: Option<(Identity, Published<KeyPair>)>,
     pub(super) registry: Option<(Directory, Registry)>,
     pub(super) delegate: Option<(Delegate, ApiService)>,
+    /// The servers behind a sidecar.
+    pub(super) upstreams: Option<(UpstreamFiles, Upstreams)>,
     /// The kube-apiserver whose registry is followed.
     pub(super) cluster: Option<Cluster>,
     pub(super) tokens: Option<(TokenFile, Tokens)>,
@@ -69,6 +71,9 @@ impl Files {
         }
         let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
         let delegate = keep(&mut problems, config.behind.delegate.clone().map(Delegate::open).transpose());
+        let upstreams = config.behind.upstreams.clone();
+        let upstreams = (!upstreams.is_empty()).then(|| UpstreamFiles::open(upstreams));
+        let upstreams = keep(&mut problems, upstreams.transpose());
         let cluster = config.behind.cluster.clone().map(|cluster| Cluster::open(cluster.source, cluster.settings));
         let cluster = keep(&mut problems, cluster.transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
@@ -83,6 +88,7 @@ impl Files {
             Some(identity),
             Some(registry),
             Some(delegate),
+            Some(upstreams),
             Some(cluster),
             Some(tokens),
             Some(authentication),
@@ -97,6 +103,7 @@ impl Files {
             identity,
             registry,
             delegate,
+            upstreams,
             cluster,
             tokens,
             authentication,
@@ -115,6 +122,7 @@ impl Files {
             identity,
             registry,
             delegate,
+            upstreams,
             cluster,
             tokens,
             authentication,
@@ -162,14 +170,18 @@ fn backends_know(config: &GatewayConfig, ours: &KeyPair) -> Result<(), Problem> 
 }
 
 /// Begins the log and reads the files; if there is any mistake, tells all of them and gives the exit status.
-pub(in crate::roles) fn prepare(config: &GatewayConfig, mut mistakes: Mistakes) -> Result<(LogLevel, Files), ExitCode> {
+pub(in crate::roles) fn prepare(
+    config: &GatewayConfig,
+    mut mistakes: Mistakes,
+    role: &str,
+) -> Result<(LogLevel, Files), ExitCode> {
     warn(&mistakes.warnings);
     // What is no mistake but odd is told by the log of whoever reads the file.
     let log_level = mistakes.problems.keep(log::install(&config.seen.log));
     let files = keep(&mut mistakes.problems, Files::read(config));
     match (log_level, files) {
         (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
-        _ => Err(refuse("gateway", &mistakes)),
+        _ => Err(refuse(role, &mistakes)),
     }
 }
 

@@ -215,6 +215,9 @@ async fn relay(
         None => attempt!(local::delegate(shared, &table, info)),
     };
     let Some(route) = route else {
+        if shared.sidecar {
+            return Err((client(Status::not_found()).because("no upstream owns the path"), record));
+        }
         if let Some(review) = SelfReview::asked(info) {
             let receipt = record.receipt();
             let answer = Box::pin(local::self_review(connection, review, &permit, *request, &receipt)).await;
@@ -249,7 +252,9 @@ async fn relay(
     let timeout = if long_running { None } else { attempt!(timeout(info, &query, route).map_err(client)) };
     record.admitted();
 
-    let path_and_query = attempt!(sent_path(&path, &query, &uri, local::is_openapi(path.decoded())));
+    // Of an upstream nothing is known: what it answers is its own affair.
+    let openapi = !shared.sidecar && local::is_openapi(path.decoded());
+    let path_and_query = attempt!(sent_path(&path, &query, &uri, openapi));
     let identity_headers = shared.authenticator.identity_headers();
     let outbound = Outbound {
         request,
@@ -263,7 +268,7 @@ async fn relay(
     };
     let mut response =
         send(&permit, &backend, outbound, shared.forwarding.reject_redirects, &worker.streams, record).await?;
-    if local::is_openapi(path.decoded()) {
+    if openapi {
         local::seal_openapi(&mut response, uri.query());
     }
     Ok(warned(response, warning))
@@ -418,7 +423,8 @@ async fn in_time<T>(due: Instant, decision: impl Future<Output = T> + Unpin) -> 
 fn timeout(info: &RequestInfo<'_>, query: &Query<'_>, route: &Route) -> Result<Option<Duration>, Status> {
     let allowed = route.api_service.settings.request_timeout;
     let mut most = if allowed.is_zero() { Duration::MAX } else { allowed };
-    if !info.is_resource_request && info.path.trim_matches('/').split('/').count() == 3 {
+    if !info.is_resource_request && info.path.starts_with("/api") && info.path.trim_matches('/').split('/').count() == 3
+    {
         most = most.min(DISCOVERY_TIMEOUT);
     }
     Ok(Some(duration::request_timeout(query, most)?).filter(|limit| *limit != Duration::MAX))

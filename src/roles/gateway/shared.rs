@@ -40,6 +40,8 @@ pub(super) struct Shared {
     pub(super) registrations_elsewhere: bool,
     /// Whether all else that no APIService claims is the delegate's, too.
     pub(super) delegates_all: bool,
+    /// Whether all paths are those of upstreams: nothing is answered here but how we are.
+    pub(super) sidecar: bool,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,

@@ -57,6 +57,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         identity,
         registry,
         delegate,
+        upstreams,
         cluster,
         tokens,
         authentication,
@@ -125,6 +126,13 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let table = Table::build(&registry, rules, &ways.get(), &board, None);
     let first = delegate.as_ref().map(|(.., delegate)| delegate.get());
     let table = table.with_delegate(first.as_ref(), &board, None);
+    let sidecar = upstreams.is_some();
+    let first = upstreams.as_ref().map_or(&[][..], |(_, upstreams)| upstreams);
+    let table = table.with_upstreams(first, &board, None);
+    let upstreams = upstreams.map(|(files, upstreams)| {
+        let (publisher, published) = Published::new(upstreams);
+        (files, publisher, published)
+    });
     let (registry_publisher, registry) = Published::new(registry);
     let (doubts_publisher, doubts) = Published::new(Doubts::new());
     let (view_publisher, view) = Published::new(View::empty(SystemTime::now()));
@@ -169,6 +177,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         identity,
         our_identity: our_identity.clone(),
         delegate,
+        upstreams,
         registry: registry.clone(),
         table_publisher,
         table: table.clone(),
@@ -235,6 +244,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         reviewer,
         registrations_elsewhere,
         delegates_all: config.behind.delegates_all,
+        sidecar,
         metrics,
         health,
         forwarding: Forwarding {
@@ -323,7 +333,7 @@ fn own_certificates(config: &GatewayConfig, address: SocketAddr, extra: Extra) -
     let named = &config.serving.tls;
     let own_serving = named.pair.is_none() && named.named.is_empty();
     // Where a cluster says whom to believe, we vouch for nobody.
-    let own_clients = named.client_ca.is_none() && !config.delegated.look_up;
+    let own_clients = named.client_ca.is_none() && !config.delegated.look_up && !config.is_sidecar();
     let mut wanted = extra.certificates;
     if own_serving {
         wanted.push(Wanted::serving(&serving_names(Some(address.ip()))));
@@ -394,7 +404,7 @@ fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAd
     if let Some(path) = kubeconfig {
         tracing::info!(path = %path.display(), "kubeconfig of an administrator");
     }
-    if config.behind.registry.is_none() && config.behind.cluster.is_none() {
+    if config.behind.registry.is_none() && config.behind.cluster.is_none() && !config.is_sidecar() {
         tracing::info!(
             "no registry is given, so there is nothing behind; name a directory with --registry-dir or a kube-apiserver with --kubeconfig"
         );

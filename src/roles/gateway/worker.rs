@@ -20,6 +20,7 @@ use crate::listen::{Accepted, Connections, Incoming, Limits, Service, serve};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
 use crate::process::Phase;
+use crate::registry::Called;
 use crate::route::{Route, Table, Target};
 use crate::tls::KeyPair;
 
@@ -93,7 +94,7 @@ impl Worker {
         let made = Backend::new(target, Some(&ours), &history, &self.pool, self.reports.metrics());
         let backend = Rc::new(made.map_err(|problem| {
             let name = &route.api_service.name;
-            let status = Status::internal_error(format!("aggregated API {name} cannot be reached safely"))
+            let status = Status::internal_error(format!("{} cannot be reached safely", Called(name)))
                 .with_cause("TLSConfiguration", "its trust settings cannot be used; the gateway's log says why");
             Refusal::new(Blame::Gateway, status).because(problem)
         })?);

@@ -1,0 +1,134 @@
+//! The sidecar's configuration: the gateway's, with upstreams behind it instead of a registry.
+
+pub mod flags;
+mod upstreams;
+
+use std::path::{Path, PathBuf};
+
+use super::arguments::{Arguments, Role};
+use super::flag::{Flag, Group};
+use super::gateway::{self, Behind, Forwarding, GatewayConfig, Mode};
+use super::reading::{Mistakes, Reading};
+use super::value;
+use crate::message::ErrorFormat;
+use crate::registry;
+
+/// The sidecar, in front of one server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sidecar;
+
+impl Role for Sidecar {
+    const FLAGS: &'static [&'static Group] = flags::SIDECAR;
+    const LATER: &'static [Flag] = gateway::flags::LATER;
+    const KIND: &'static str = "SidecarConfiguration";
+}
+
+/// The variable by which a process knows that it runs in a pod.
+const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
+
+impl Arguments<Sidecar> {
+    /// Reads command line, environment and file. What is wrong is told beside the configuration; start nothing with
+    /// it if anything is.
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
+        let mut reading = Reading::new(&self.written, Sidecar::FLAGS, Sidecar::LATER, Sidecar::KIND, environment);
+        let who = gateway::who::who(&mut reading);
+        let forwarding = forwarding(&mut reading);
+        let authorization_config = gateway::who::authorization_config(&mut reading);
+        let configured = authorization_config.is_some();
+        let modes = gateway::who::modes(&mut reading, configured);
+        let api_server = api_server(&mut reading);
+        let delegated = gateway::delegated::delegated(
+            &mut reading,
+            &who,
+            &modes,
+            forwarding.request_timeout,
+            api_server.as_deref(),
+        );
+        without_anybody_to_ask(&mut reading, &who, &modes, api_server.as_deref());
+        let mut serving = gateway::serving::serving(&mut reading, &who);
+        if reading.given("secure-listen-address")
+            && let Some(address) = reading.parse("secure-listen-address", listen_address)
+        {
+            for other in ["bind-address", "secure-port"] {
+                if reading.given(other) {
+                    reading.problem(other, "cannot be given together with --secure-listen-address");
+                }
+            }
+            serving.address = address;
+        }
+        let config = GatewayConfig {
+            data_dir: gateway::data_dir(&mut reading),
+            limits: gateway::serving::limits(&mut reading),
+            serving,
+            delegated,
+            who,
+            serve_delegation: false,
+            policy_file: gateway::who::policy_file(&mut reading, &modes, configured),
+            modes,
+            authorization_config,
+            behind: behind(&mut reading, &forwarding),
+            forwarding,
+            shutdown: gateway::serving::shutdown(&mut reading),
+            seen: gateway::seen(&mut reading),
+        };
+        (config, reading.end())
+    }
+}
+
+/// `--kubeconfig`, or what a pod has without it.
+fn api_server(reading: &mut Reading<'_>) -> Option<PathBuf> {
+    let given = reading.path("kubeconfig");
+    given.or_else(|| reading.environment(IN_POD).map(|_| PathBuf::from("in-cluster")))
+}
+
+/// Whoever can prove who they are needs somebody to prove it to.
+fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: &[Mode], api_server: Option<&Path>) {
+    let known = who.client_ca_file.is_some()
+        || who.request_header.ca_file.is_some()
+        || who.token_file.is_some()
+        || who.authentication_config.is_some()
+        || who.anonymous
+        || reading.given("authentication-kubeconfig")
+        || reading.given("authentication-token-webhook-config-file");
+    if !known && api_server.is_none() && !modes.contains(&Mode::Webhook) {
+        reading.problem(
+            "kubeconfig",
+            "needed to know who asks; or --authentication-kubeconfig, --client-ca-file, --authentication-config or \
+             --token-auth-file",
+        );
+    }
+}
+
+fn listen_address(text: &str) -> Result<std::net::SocketAddr, String> {
+    // As Go: an empty host is every address.
+    let text = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    value::address(&text).map_err(|error| error.to_string())
+}
+
+fn forwarding(reading: &mut Reading<'_>) -> Forwarding {
+    Forwarding {
+        request_timeout: reading.positive_duration("request-timeout"),
+        // What an ordinary server says to its clients is between them.
+        reject_redirects: false,
+        forward_uid: reading.switch("forward-uid"),
+        error_format: ErrorFormat::Status,
+        max_inflight: Some(reading.size("max-requests-inflight")).filter(|limit| *limit > 0),
+        max_mutating_inflight: Some(reading.size("max-mutating-requests-inflight")).filter(|limit| *limit > 0),
+    }
+}
+
+fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behind {
+    let resolver = gateway::behind::resolver(reading);
+    Behind {
+        upstreams: upstreams::upstreams(reading, forwarding.request_timeout),
+        registry: None,
+        delegate: None,
+        delegates_all: false,
+        cluster: None,
+        rules: registry::Rules::default(),
+        proxy_client: None,
+        resolver,
+        egress: None,
+        environment: None,
+    }
+}

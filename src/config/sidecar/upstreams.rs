@@ -1,0 +1,93 @@
+//! `--upstream` and its companions: the servers behind the sidecar, each with the path it owns.
+
+use std::time::Duration;
+
+use crate::config::reading::Reading;
+use crate::kubeapi::duration;
+use crate::registry::{UpstreamSettings, UpstreamUrl};
+
+const UPSTREAM: &str = "upstream";
+const TIMEOUT: &str = "upstream-timeout";
+
+/// At least one, or a mistake.
+pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) -> Vec<UpstreamSettings> {
+    let h2c = reading.switch("upstream-force-h2c");
+    let authorities = reading.path("upstream-ca-file");
+    let identity = reading.pair("upstream-client-cert-file", "upstream-client-key-file");
+    let timeouts = timeouts(reading);
+    let written = reading.list(UPSTREAM);
+    if written.is_empty() {
+        reading.problem(UPSTREAM, "needed: the server to stand in front of, such as http://127.0.0.1:8080");
+    }
+    let mut upstreams: Vec<UpstreamSettings> = Vec::new();
+    for text in written {
+        let (path, url) = match with_path(&text) {
+            Ok(split) => split,
+            Err(message) => {
+                reading.problem(UPSTREAM, format_args!("{text:?}: {message}"));
+                continue;
+            }
+        };
+        let url = match UpstreamUrl::parse(url, h2c) {
+            Ok(url) => url,
+            Err(message) => {
+                reading.problem(UPSTREAM, message);
+                continue;
+            }
+        };
+        if upstreams.iter().any(|other| other.path == path) {
+            reading.problem(UPSTREAM, format_args!("{path} has more than one upstream"));
+        }
+        let timeout = |path: &str| timeouts.iter().find(|(of, _)| of == path).map(|(_, timeout)| *timeout);
+        upstreams.push(UpstreamSettings {
+            timeout: timeout(&path).or_else(|| timeout("")).unwrap_or(request_timeout),
+            path,
+            url,
+            authorities: authorities.clone(),
+            identity: identity.clone(),
+        });
+    }
+    for (path, _) in timeouts {
+        if !path.is_empty() && upstreams.iter().all(|upstream| upstream.path != path) {
+            reading.problem(TIMEOUT, format_args!("no --upstream has the path {path}"));
+        }
+    }
+    upstreams
+}
+
+/// By path; the empty path is for all that have none of their own.
+fn timeouts(reading: &mut Reading<'_>) -> Vec<(String, Duration)> {
+    let mut timeouts = Vec::new();
+    for text in reading.list(TIMEOUT) {
+        let read = match text.starts_with('/') {
+            true => with_path(&text),
+            false => Ok((String::new(), text.as_str())),
+        };
+        match read.map(|(path, limit)| (path, duration::parse(limit))) {
+            Ok((path, Ok(limit))) => timeouts.push((path, limit)),
+            Ok((_, Err(_))) => {
+                reading
+                    .problem(TIMEOUT, format_args!("{text:?}: use a duration such as 90s, 1m30s or 0s for no limit"));
+            }
+            Err(message) => reading.problem(TIMEOUT, format_args!("{text:?}: {message}")),
+        }
+    }
+    timeouts
+}
+
+/// The path before `=`, without a slash at its end, and what follows; `/` for all paths.
+fn with_path(text: &str) -> Result<(String, &str), &'static str> {
+    if !text.starts_with('/') {
+        return Ok(("/".to_owned(), text));
+    }
+    let (path, rest) = text.split_once('=').ok_or("a path needs = and a URL behind it")?;
+    let trimmed = path.trim_end_matches('/');
+    let clean = |segment: &str| !matches!(segment, "" | "." | "..");
+    if !trimmed.is_empty() && !trimmed[1..].split('/').all(clean) {
+        return Err("the path has an empty segment or dots, and no request's path has");
+    }
+    if path.contains(['%', '?', '#', '*']) {
+        return Err("the path is compared as it stands: without %, ?, # or *");
+    }
+    Ok((if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() }, rest))
+}

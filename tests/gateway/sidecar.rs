@@ -1,0 +1,198 @@
+//! The sidecar: in front of servers that are named one by one, asking a kube-apiserver who and whether.
+
+use serde_json::json;
+
+use crate::backend::{Backend, Settings, json as answer};
+use crate::client::{Client, Read, get};
+use crate::reviewer::{Reviewer, access, kindly};
+use crate::world::{Gateway, World, eventually, narthex};
+
+struct Stage {
+    world: World,
+    reviewer: Reviewer,
+    sidecar: Gateway,
+}
+
+/// A sidecar's command line: `upstreams` by path, trusted as the world's backends are.
+fn arguments(world: &World, upstreams: &[(&str, &Backend)], more: &[&str]) -> Vec<String> {
+    let file = |name: &str| world.path(name).display().to_string();
+    let mut arguments = vec![
+        "--secure-listen-address=127.0.0.1:0".to_owned(),
+        "--admin-address=127.0.0.1:0".to_owned(),
+        format!("--data-dir={}", file("data")),
+        format!("--tls-cert-file={}", file("serving.crt")),
+        format!("--tls-private-key-file={}", file("serving.key")),
+        format!("--client-ca-file={}", file("client-ca.crt")),
+        format!("--requestheader-client-ca-file={}", file("requestheader-ca.crt")),
+        "--requestheader-allowed-names=narthex-front-proxy,outer-proxy".to_owned(),
+        format!("--upstream-ca-file={}", file("backend-ca.crt")),
+        format!("--upstream-client-cert-file={}", file("front-proxy.crt")),
+        format!("--upstream-client-key-file={}", file("front-proxy.key")),
+        format!("--kubeconfig={}", file("reviewer.kubeconfig")),
+        "--log-format=json".to_owned(),
+    ];
+    for (path, backend) in upstreams {
+        arguments.push(format!("--upstream={path}=https://{}", backend.address));
+    }
+    arguments.extend(more.iter().map(|more| (*more).to_owned()));
+    arguments
+}
+
+/// A server that says which of several it is.
+async fn server(world: &World, name: &'static str) -> Backend {
+    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+    Backend::start(world, settings, move |_| async move { answer(200, name) }).await
+}
+
+impl Stage {
+    async fn set(upstreams: &[(&str, &Backend)], world: World, more: &[&str]) -> Stage {
+        let reviewer = Reviewer::start(&world).await;
+        let sidecar = Gateway::start_as("sidecar", &arguments(&world, upstreams, more));
+        Stage { world, reviewer, sidecar }
+    }
+
+    async fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Read {
+        Client::http1(&self.world, &self.sidecar, None).await.ask(get(path, headers)).await
+    }
+}
+
+const TINA: (&str, &str) = ("authorization", "Bearer good");
+
+#[tokio::test]
+async fn who_may_is_relayed_with_an_identity_that_can_be_believed() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let stage = Stage::set(&[("/", &server)], world, &[]).await;
+    let forged = [TINA, ("x-remote-user", "root"), ("x-remote-group", "system:masters"), ("x_remote_user", "root")];
+    let said = stage.ask("/apis/example.com/v1/namespaces/shop/things?limit=5", &forged).await;
+    assert_eq!(said.status, 200, "{}", said.text());
+    let seen = server.last();
+    assert_eq!(seen.uri.path_and_query().unwrap(), "/apis/example.com/v1/namespaces/shop/things?limit=5");
+    assert_eq!(seen.all("x-remote-user"), ["tina"]);
+    assert_eq!(seen.all("x-remote-uid"), ["t-1"]);
+    assert_eq!(seen.all("x-remote-group"), ["devs", "system:authenticated"]);
+    assert_eq!((seen.all("x_remote_user"), seen.all("authorization")), (vec![], vec![]));
+    assert_eq!(seen.peer, "narthex-front-proxy");
+    let asked = stage.reviewer.asked("SubjectAccessReview").pop().unwrap();
+    let expected = json!({"namespace": "shop", "verb": "list", "group": "example.com", "version": "v1",
+        "resource": "things"});
+    assert_eq!(asked["spec"]["resourceAttributes"], expected);
+}
+
+#[tokio::test]
+async fn nobody_gets_through_who_may_not() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let stage = Stage::set(&[("/", &server)], world, &[]).await;
+    stage.ask("/metrics", &[]).await.refused(401, "Unauthorized");
+    stage.ask("/metrics", &[("authorization", "Bearer wrong")]).await.refused(401, "Unauthorized");
+    stage.reviewer.behave(|question| match question["kind"].as_str() {
+        Some("SubjectAccessReview") => access(json!({"allowed": false, "reason": "not hers"})),
+        _ => kindly(question),
+    });
+    let status = stage.ask("/metrics", &[TINA]).await.refused(403, "Forbidden");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("User \"tina\" cannot get path \"/metrics\"") && message.contains("not hers"),
+        "{message}"
+    );
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_front_proxy_says_who_asks() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let outer = world.front_proxy("outer-proxy");
+    let stage = Stage::set(&[("/", &server)], world, &[]).await;
+    let client = Client::http2(&stage.world, &stage.sidecar, Some(&outer)).await;
+    let said = client.ask(get("/apis/example.com/v1", &[("x-remote-user", "jane"), ("x-remote-group", "devs")])).await;
+    assert_eq!(said.status, 200, "{}", said.text());
+    assert_eq!(server.last().all("x-remote-user"), ["jane"]);
+    assert_eq!(stage.reviewer.asked("TokenReview").len(), 0);
+}
+
+#[tokio::test]
+async fn the_longest_path_says_whose_a_request_is() {
+    let world = World::new();
+    let (all, metrics, deep) =
+        (server(&world, "all").await, server(&world, "metrics").await, server(&world, "deep").await);
+    let upstreams = [("/", &all), ("/metrics/deep", &deep), ("/metrics/", &metrics)];
+    let stage = Stage::set(&upstreams, world, &[]).await;
+    for (path, whose) in [
+        ("/", "all"),
+        ("/metric", "all"),
+        ("/metricsx", "all"),
+        ("/metrics", "metrics"),
+        ("/metrics?a=/metrics/deep", "metrics"),
+        ("/metrics/deeper", "metrics"),
+        ("/metrics/deep", "deep"),
+        ("/metrics/deep/er", "deep"),
+        ("/apis", "all"),
+        ("/openapi/v2", "all"),
+        ("/version", "all"),
+        ("/apis/apiregistration.k8s.io/v1/apiservices", "all"),
+    ] {
+        let said = stage.ask(path, &[TINA]).await;
+        assert_eq!((said.status.as_u16(), &*said.text()), (200, whose), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_path_without_an_upstream_is_nowhere() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let stage = Stage::set(&[("/metrics", &server)], world, &[]).await;
+    for path in ["/", "/apis", "/version", "/api/v1/pods", "/openapi/v3"] {
+        stage.ask(path, &[TINA]).await.refused(404, "NotFound");
+    }
+    assert_eq!(stage.ask("/metrics", &[TINA]).await.status, 200);
+}
+
+#[tokio::test]
+async fn health_is_ours_and_needs_nobody() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let stage = Stage::set(&[("/", &server)], world, &[]).await;
+    eventually("readiness", async || (stage.ask("/readyz", &[]).await.status == 200).then_some(())).await;
+    assert_eq!(stage.ask("/livez", &[]).await.text(), "ok");
+    assert!(server.seen().is_empty());
+}
+
+#[test]
+fn mistakes_come_all_at_once() {
+    let world = World::new();
+    let line: Vec<String> = [
+        "check",
+        "sidecar",
+        "--upstream=ftp://a",
+        "--upstream=/a/../b=https://a",
+        "--upstream=/x=https://a",
+        "--upstream=/x/=https://b",
+        "--upstream-timeout=/y=5s",
+        "--upstream-timeout=soon",
+        "--upstream-ca-file=/nowhere/ca.crt",
+        "--upstream-client-cert-file=/nowhere/a.crt",
+        "--secure-listen-address=here",
+    ]
+    .iter()
+    .map(|word| (*word).to_owned())
+    .chain([format!("--data-dir={}", world.path("data").display())])
+    .collect();
+    let output = narthex(&line);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    for words in [
+        "--upstream: \"ftp://a\"",
+        "--upstream: \"/a/../b=https://a\"",
+        "/x has more than one upstream",
+        "--upstream-timeout: no --upstream has the path /y",
+        "--upstream-timeout: \"soon\"",
+        "/nowhere/ca.crt",
+        "--upstream-client-cert-file: /nowhere/a.crt needs its key",
+        "--secure-listen-address: \"here\"",
+        "--authorization-kubeconfig: needed with --authorization-mode=Webhook",
+    ] {
+        assert!(said.contains(words), "{words} is not in\n{said}");
+    }
+    assert_eq!(output.status.code(), Some(2), "{said}");
+}
