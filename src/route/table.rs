@@ -196,6 +196,11 @@ impl Table {
         self.all.iter().chain(&self.delegate).chain(&self.upstreams)
     }
 
+    /// The routes of upstreams, the longest path first.
+    pub fn upstreams(&self) -> &[Arc<Route>] {
+        &self.upstreams
+    }
+
     /// All routes in the order of discovery, also those without a backend.
     pub fn routes(&self) -> &[Arc<Route>] {
         &self.all

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::backend::{Backend, Settings, json as answer};
-use crate::client::{Client, Read, get};
+use crate::client::{Client, Read, admin, get};
 use crate::reviewer::{Reviewer, access, kindly};
 use crate::world::{Gateway, World, eventually, narthex};
 
@@ -157,6 +157,41 @@ async fn health_is_ours_and_needs_nobody() {
     eventually("readiness", async || (stage.ask("/readyz", &[]).await.status == 200).then_some(())).await;
     assert_eq!(stage.ask("/livez", &[]).await.text(), "ok");
     assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn it_lives_while_what_it_guards_is_away() {
+    let world = World::new();
+    let first = server(&world, "first").await;
+    let stage = Stage::set(&[("/", &first)], world, &[]).await;
+    let ready = async |code: u16| {
+        eventually("what /readyz says", async || {
+            let said = stage.ask("/readyz", &[]).await;
+            (said.status == code).then(|| said.text())
+        })
+        .await
+    };
+    assert_eq!(ready(200).await, "ok");
+    let address = first.stop().await;
+    let said = ready(500).await;
+    assert!(said.contains("[-]upstream failed"), "{said}");
+    assert_eq!(stage.ask("/livez", &[]).await.status, 200);
+    let status = stage.ask("/books", &[TINA]).await.refused(503, "ServiceUnavailable");
+    assert_eq!(status["details"]["causes"][0]["reason"], "ConnectionRefused", "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("(upstream /: ConnectionRefused)"), "{message}");
+    let told: serde_json::Value = admin(&stage.sidecar, get("/status.json", &[])).await.json();
+    assert_eq!(
+        (&told["apiservices"][0]["name"], &told["apiservices"][0]["available"]),
+        (&json!("/"), &json!(false)),
+        "{told}"
+    );
+    assert_eq!(told["notReady"], json!(["upstream: /: ConnectionRefused (it takes no connection)"]), "{told}");
+    let settings = Settings { names: vec!["127.0.0.1"], all: true, address, ..Settings::default() };
+    let _again = Backend::start(&stage.world, settings, |_| async { answer(200, "again") }).await;
+    ready(200).await;
+    let said = stage.ask("/books", &[TINA]).await;
+    assert_eq!((said.status.as_u16(), &*said.text()), (200, "again"));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::tls::KeyPair;
 /// `system:masters`, never with anything a client sent.
 pub(super) struct Asker {
     pub(super) pool: Pool,
-    pub(super) identity: Published<KeyPair>,
+    pub(super) identity: Option<Published<KeyPair>>,
     pub(super) table: Published<Table>,
     pub(super) stamp: Stamp,
     pub(super) metrics: Arc<Metrics>,
@@ -50,8 +50,8 @@ impl Asker {
         headers: &[(http::HeaderName, &str)],
     ) -> Result<Sent, Unanswered> {
         let wrong = |cause: String| Unanswered { reason: "TLSConfiguration", cause };
-        let ours = self.identity.get();
-        let tls = backend_tls(api_service, &resolved.server_name, Some(&ours))
+        let ours = self.identity.as_ref().map(Published::get);
+        let tls = backend_tls(api_service, &resolved.server_name, ours.as_ref())
             .map_err(|problem| wrong(problem.to_string()))?;
         let endpoint = self.pool.endpoint(&Upstream {
             destination: destination.clone(),

@@ -14,6 +14,7 @@ use tokio::task::spawn_local;
 use super::asker::{Asker, Counting, Fetcher};
 use super::doubts::{self, Doubts};
 use super::mistakes::Mistakes;
+use super::reached::{self, Reached};
 use super::settings;
 use crate::authenticate::{TokenFile, Tokens, jwt};
 use crate::authorize::{Policy, PolicyFile};
@@ -37,12 +38,14 @@ pub(super) struct Control {
     pub(super) serving: server::Files,
     pub(super) serving_publishers: ServingPublishers,
     pub(super) made: SelfMade,
-    pub(super) identity: Identity,
-    pub(super) our_identity: Published<KeyPair>,
+    /// What backends are shown; of a sidecar, each upstream has its own.
+    pub(super) identity: Option<(Identity, Published<KeyPair>)>,
     /// With `--delegate-kubeconfig`; beside it whoever follows its file.
     pub(super) delegate: Option<(Delegate, Publisher<ApiService>, Published<ApiService>)>,
     /// The servers behind a sidecar.
     pub(super) upstreams: Option<(UpstreamFiles, Publisher<Upstreams>, Published<Upstreams>)>,
+    /// With them: whether they can be reached.
+    pub(super) reached: Option<Publisher<Reached>>,
     pub(super) registry: Published<Registry>,
     pub(super) table_publisher: Publisher<Table>,
     pub(super) table: Published<Table>,
@@ -85,9 +88,10 @@ impl Control {
         let dialler = self.egress.dialler();
         let ways = self.egress.ways;
         let seen_ways = ways.clone();
+        let (identity, our_identity) = self.identity.unzip();
         let asker = Rc::new(Asker {
             pool: Pool::new(dialler.clone()),
-            identity: self.our_identity,
+            identity: our_identity,
             table: self.table,
             stamp,
             metrics: self.metrics.clone(),
@@ -107,12 +111,14 @@ impl Control {
         let drain = || self.drain.clone();
         spawn_local(self.serving.follow(self.serving_publishers, self.mistakes.of("serving"), drain()));
         spawn_local(self.made.renew(drain()));
-        spawn_local(self.identity.follow(self.mistakes.of("identity"), drain()));
+        if let Some(identity) = identity {
+            spawn_local(identity.follow(self.mistakes.of("identity"), drain()));
+        }
         if let Some((file, publisher)) = self.tokens {
             spawn_local(file.follow(publisher, self.mistakes.of("tokens"), drain()));
         }
         if let Some(jwt) = self.jwt {
-            spawn_local(jwt.run(dialler, self.mistakes.of("authentication"), drain()));
+            spawn_local(jwt.run(dialler.clone(), self.mistakes.of("authentication"), drain()));
         }
         if let Some((file, publisher)) = self.ways_file {
             spawn_local(file.follow(publisher, self.mistakes.of("egress"), drain()));
@@ -135,6 +141,9 @@ impl Control {
             spawn_local(files.follow(publisher, self.mistakes.of("upstream"), drain()));
             upstreams
         });
+        if let Some(reached) = self.reached {
+            spawn_local(reached::follow(asker.table.clone(), dialler.clone(), reached, drain()));
+        }
         let table_publisher = self.table_publisher;
         let sources =
             route::Sources { registry: registry.clone(), delegate: delegate.clone(), upstreams, ways: ways.clone() };
@@ -276,7 +285,6 @@ impl Knowing {
         for in_use in self.in_use.load().iter() {
             self.metrics.certificate_expires(&in_use.file.display().to_string(), seconds(in_use.not_after));
         }
-        let ours = self.asker.identity.load();
         let mut gone = std::mem::take(&mut self.proxies_told);
         for identity in self.ways.load().identities() {
             let place = identity.place();
@@ -288,7 +296,10 @@ impl Knowing {
         }
         gone.iter().for_each(|file| self.metrics.certificate_is_gone(file));
         // Last: a proxy may be shown the same.
-        self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
+        if let Some(ours) = &self.asker.identity {
+            let ours = ours.load();
+            self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
+        }
     }
 }
 

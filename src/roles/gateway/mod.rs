@@ -14,6 +14,7 @@ mod files;
 mod host;
 mod local;
 mod mistakes;
+mod reached;
 mod registering;
 mod request;
 mod running;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
@@ -114,6 +114,7 @@ async fn relay(
     let route = table.find_path(path.decoded());
     let upgrading = hop_by_hop::upgrade_protocol(request.headers()).is_some();
     let lasts = info.is_long_running()
+        || (shared.sidecar && goes_on(request.headers()))
         || route.is_some_and(|route| {
             route.api_service.settings.long_running.matches(&info.verb, info.subresource, info.path)
         });
@@ -357,6 +358,14 @@ fn labels<'r>(method: &Method, info: &'r RequestInfo<'_>, query: &Query<'_>, hea
         scope: Scope::of(true, &info.verb, info.namespace, &info.name),
         dry_run: DryRun::of(dry_run.as_deref()),
     }
+}
+
+/// Whether a request that is none of Kubernetes' may go on for as long as both sides like: what gRPC calls, and events
+/// for a page.
+fn goes_on(headers: &HeaderMap) -> bool {
+    let begins =
+        |name, with: &[u8]| headers.get(name).is_some_and(|value: &HeaderValue| value.as_bytes().starts_with(with));
+    begins(CONTENT_TYPE, b"application/grpc") || begins(ACCEPT, b"text/event-stream")
 }
 
 fn known(connection: &Connection, info: &RequestInfo<'_>, route: Option<&Arc<Route>>) -> Known {

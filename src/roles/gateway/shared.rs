@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::reached::Reached;
 use crate::authenticate::Authenticator;
 use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::report::Reports;
@@ -31,7 +32,7 @@ pub(super) struct Shared {
     pub(super) openapi: Published<Index>,
     pub(super) openapi2: Version2,
     /// What we present to backends.
-    pub(super) identity: Published<KeyPair>,
+    pub(super) identity: Option<Published<KeyPair>>,
     /// The APIServices of the registry directory as an API of their own.
     pub(super) reports: Reports,
     /// What backends ask instead of a kube-apiserver, with `--serve-delegation`.
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) delegates_all: bool,
     /// Whether all paths are those of upstreams: nothing is answered here but how we are.
     pub(super) sidecar: bool,
+    /// Whether these can be reached.
+    pub(super) reached: Published<Reached>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,

@@ -12,6 +12,7 @@ use super::control::Control;
 use super::delegation::Delegation;
 use super::doubts::Doubts;
 use super::mistakes::Mistakes;
+use super::reached::{self, Reached};
 use super::registering::Registering;
 use super::running::{Logs, Running};
 use super::shared::{Bound, Forwarding, Shared};
@@ -76,10 +77,11 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let own = own_certificates(config, address, extra);
     own.made.ensure(SystemTime::now())?;
     serving.add(own.serving, own.client_ca)?;
-    let (identity, our_identity) = match identity {
-        Some(named) => named,
-        None => Identity::load(own.made.store().files("front-proxy"))?,
+    let identity = match identity {
+        None if !config.is_sidecar() => Some(Identity::load(own.made.store().files("front-proxy"))?),
+        named => named,
     };
+    let our_identity = identity.as_ref().map(|(_, ours)| ours.clone());
     let access_log = AccessLog::to_standard_error(&metrics)?;
     let (ways_file, ways) = egress;
     let (ways_publisher, ways) = Published::new(ways);
@@ -127,6 +129,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let first = delegate.as_ref().map(|(.., delegate)| delegate.get());
     let table = table.with_delegate(first.as_ref(), &board, None);
     let sidecar = upstreams.is_some();
+    let (reached_publisher, reached) = Published::new(Reached::new());
     let first = upstreams.as_ref().map_or(&[][..], |(_, upstreams)| upstreams);
     let table = table.with_upstreams(first, &board, None);
     let upstreams = upstreams.map(|(files, upstreams)| {
@@ -150,12 +153,12 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         None => (None, None),
     };
     let groups = GroupFilter::new(&config.who.pass_on_groups, &config.who.drop_groups);
-    let (speaker, reviewer) = match config.serve_delegation {
-        true => {
+    let (speaker, reviewer) = match our_identity.clone().filter(|_| config.serve_delegation) {
+        Some(our_identity) => {
             let front_proxy = config.behind.proxy_client.is_none();
             let speaker = Speaker {
                 trust: serving_readers.trust.clone(),
-                identity: our_identity.clone(),
+                identity: our_identity,
                 own_authority: front_proxy
                     .then(|| own.made.store().authority_files(tls::Kind::RequestHeader).certificate),
                 with_uid: config.forwarding.forward_uid,
@@ -164,7 +167,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             let (publisher, config_map) = Published::new(speaker.begin(SystemTime::now())?);
             (Some((speaker, publisher)), Some(Reviewer { config_map, drain: drain.clone() }))
         }
-        false => (None, None),
+        None => (None, None),
     };
     // Both are made on the control thread and shared from here.
     let (ready, discovered) = std::sync::mpsc::channel();
@@ -175,8 +178,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         serving_publishers,
         made: own.made,
         identity,
-        our_identity: our_identity.clone(),
         delegate,
+        reached: upstreams.is_some().then_some(reached_publisher),
         upstreams,
         registry: registry.clone(),
         table_publisher,
@@ -212,14 +215,16 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         metrics: metrics.clone(),
         drain: drain.clone(),
     };
-    let (cluster, returning) = registering.start()?;
+    // Of a sidecar there is nothing to follow.
+    let (cluster, returning) = if sidecar { (None, None) } else { registering.start()? };
     thread("control", move || control.run(ready))?;
     let Ok((documents, openapi, openapi2)) = discovered.recv() else {
         return Err(Problem::new("control", "the control thread ended early").into());
     };
 
     let registered = cluster.as_ref().map(|cluster| cluster.check(&table));
-    let health = health(&drain, &access_log, (&table, &documents), registered);
+    let upstream = sidecar.then(|| reached.clone());
+    let health = health(&drain, &access_log, (&table, &documents), registered, upstream);
     let shared = Arc::new(Shared {
         authenticator: Authenticator::new(authenticate::Settings {
             trust: serving_readers.trust.clone(),
@@ -245,6 +250,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         registrations_elsewhere,
         delegates_all: config.behind.delegates_all,
         sidecar,
+        reached,
         metrics,
         health,
         forwarding: Forwarding {
@@ -341,7 +347,7 @@ fn own_certificates(config: &GatewayConfig, address: SocketAddr, extra: Extra) -
     if own_clients {
         wanted.push(Wanted::admin());
     }
-    if config.behind.proxy_client.is_none() {
+    if config.behind.proxy_client.is_none() && !config.is_sidecar() {
         wanted.push(Wanted::front_proxy());
     }
     let mut made = SelfMade::new(directory, wanted);
@@ -372,6 +378,7 @@ pub(super) fn health(
     access_log: &AccessLog,
     (table, documents): (&Published<Table>, &Published<Documents>),
     registry: Option<Check>,
+    upstreams: Option<Published<Reached>>,
 ) -> Vec<Health> {
     let leaving = |drain: Drain| {
         Check::new("shutdown", move || {
@@ -379,7 +386,8 @@ pub(super) fn health(
         })
     };
     let last = [discovery(table.clone(), documents.clone()), leaving(drain.clone())];
-    let ready = [Check::ping(), access_log.check()].into_iter().chain(registry).chain(last);
+    let upstreams = upstreams.map(reached::check);
+    let ready = [Check::ping(), access_log.check()].into_iter().chain(registry).chain(upstreams).chain(last);
     vec![Health::new("livez", [Check::ping()]), Health::new("readyz", ready), Health::new("healthz", [Check::ping()])]
 }
 

@@ -65,6 +65,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
             &access_log,
             (&shared.table, &shared.documents),
             cluster.as_ref().map(|cluster| cluster.check(&shared.table)),
+            shared.sidecar.then(|| shared.reached.clone()),
         ),
         log_level,
         connections: Box::new(move || {
@@ -103,7 +104,7 @@ fn report(
         not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(in_use.not_after.as_secs())),
     };
     let mut certificates: Vec<Certificate> = shared.serving.in_use.get().iter().map(serving).collect();
-    certificates.push(certificate(&shared.identity.get()));
+    certificates.extend(shared.identity.as_ref().map(|ours| certificate(&ours.get())));
     StatusReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: timestamp(started),
@@ -222,7 +223,14 @@ fn delegate(shared: &Shared) -> Arc<Condition> {
 
 fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiServiceReport {
     let service = &route.api_service;
-    let condition = if service.name == DELEGATE { delegate(shared) } else { board.of(&service.name).condition() };
+    let condition = match service.name.as_str() {
+        DELEGATE => delegate(shared),
+        path if path.starts_with('/') => {
+            let reached = shared.reached.load().get(path).cloned();
+            Arc::new(reached.unwrap_or_else(|| Condition::unknown(SystemTime::now())))
+        }
+        name => board.of(name).condition(),
+    };
     let running = shared.metrics.running(&service.name);
     let endpoints = route.resolved.as_ref().map(|resolved| resolved.endpoints.as_slice()).unwrap_or_default();
     ApiServiceReport {

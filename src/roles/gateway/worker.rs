@@ -19,7 +19,7 @@ use crate::kubeapi::{Status, User};
 use crate::listen::{Accepted, Connections, Incoming, Limits, Service, serve};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
-use crate::process::Phase;
+use crate::process::{Phase, Published};
 use crate::registry::Called;
 use crate::route::{Route, Table, Target};
 use crate::tls::KeyPair;
@@ -82,16 +82,17 @@ impl Worker {
     /// The backend behind a target.
     pub(super) fn backend(&self, target: &Target) -> Result<Rc<Backend>, Refusal> {
         let mut backends = self.backends.borrow_mut();
-        let ours = self.shared.identity.load();
-        if backends.ours.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &ours)) {
-            *backends = Backends { ours: Some(ours.clone()), by_route: HashMap::new() };
+        let ours = self.shared.identity.as_ref().map(Published::load);
+        let ours = ours.as_deref();
+        if backends.ours.as_ref().map(Arc::as_ptr) != ours.map(Arc::as_ptr) {
+            *backends = Backends { ours: ours.cloned(), by_route: HashMap::new() };
         }
         let route = target.route();
         if let Some((_, backend)) = backends.by_route.get(&Arc::as_ptr(route)) {
             return Ok(backend.clone());
         }
         let history = self.histories.borrow_mut().entry(route.api_service.name.clone()).or_default().clone();
-        let made = Backend::new(target, Some(&ours), &history, &self.pool, self.reports.metrics());
+        let made = Backend::new(target, ours, &history, &self.pool, self.reports.metrics());
         let backend = Rc::new(made.map_err(|problem| {
             let name = &route.api_service.name;
             let status = Status::internal_error(format!("{} cannot be reached safely", Called(name)))

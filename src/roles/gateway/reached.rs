@@ -1,0 +1,89 @@
+//! Whether the upstreams of a sidecar can be reached: what `/readyz` says of them, beside `/livez`, which is about the
+//! sidecar alone.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::availability::{Condition, ConditionStatus};
+use crate::egress::{Dialler, Way};
+use crate::observe::health::Check;
+use crate::process::{Drain, Phase, Published, Publisher};
+use crate::route::{Route, Table};
+
+/// From one look at an upstream that answered to the next, and at one that did not.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
+
+/// By the path that an upstream owns.
+pub(super) type Reached = BTreeMap<String, Condition>;
+
+/// Opens a connection to each upstream every few seconds, and publishes what came of it, until the process ends. Nothing
+/// is asked over it: whether the server behind is well is its own to say, at a path of its own. Requests do not wait
+/// for any of this.
+pub(super) async fn follow(table: Published<Table>, dialler: Dialler, publisher: Publisher<Reached>, mut drain: Drain) {
+    let mut known = Reached::new();
+    loop {
+        let now = table.get();
+        let looks =
+            now.upstreams().iter().map(async |route| (route.api_service.name.clone(), look(route, &dialler).await));
+        let found = futures_util::future::join_all(looks).await;
+        let mut next = Reached::new();
+        for (name, result) in found {
+            let condition = match (known.remove(&name), &result) {
+                (Some(before), Ok(())) if before.status == ConditionStatus::True => before,
+                (Some(before), Err((reason, _))) if before.reason == *reason => before,
+                (_, Ok(())) => {
+                    tracing::info!(upstream = name, "the upstream can be reached");
+                    condition(ConditionStatus::True, "Reached", "it takes connections", String::new())
+                }
+                (_, Err((reason, cause))) => {
+                    tracing::warn!(
+                        upstream = name,
+                        reason,
+                        cause,
+                        "the upstream cannot be reached; /readyz fails until it can"
+                    );
+                    condition(ConditionStatus::False, reason, "it takes no connection", cause.clone())
+                }
+            };
+            next.insert(name, condition);
+        }
+        let fine = next.values().all(|condition| condition.status == ConditionStatus::True);
+        known.clone_from(&next);
+        publisher.publish(Arc::new(next));
+        tokio::select! {
+            () = tokio::time::sleep(if fine { PAUSES.0 } else { PAUSES.1 }) => {}
+            () = drain.reached(Phase::Ending) => return,
+        }
+    }
+}
+
+fn condition(status: ConditionStatus, reason: &'static str, message: &str, detail: String) -> Condition {
+    Condition { status, reason: Cow::Borrowed(reason), message: message.to_owned(), detail, since: SystemTime::now() }
+}
+
+async fn look(route: &Route, dialler: &Dialler) -> Result<(), (&'static str, String)> {
+    let resolved = route.resolved.as_ref().map_err(|unavailable| (unavailable.reason, unavailable.message.clone()))?;
+    let patience = route.api_service.settings.connect_timeout;
+    let mut last = ("NoEndpoints", String::new());
+    for destination in &resolved.endpoints {
+        match dialler.open(&Way::Direct, destination, patience).await {
+            Ok(_) => return Ok(()),
+            Err(error) => last = (error.reason, error.cause),
+        }
+    }
+    Err(last)
+}
+
+/// Ready while every upstream can be reached.
+pub(super) fn check(reached: Published<Reached>) -> Check {
+    Check::new("upstream", move || {
+        let reached = reached.load();
+        if reached.is_empty() {
+            return Err("not looked for yet".to_owned());
+        }
+        let gone = reached.iter().find(|(_, condition)| condition.status != ConditionStatus::True);
+        gone.map_or(Ok(()), |(name, condition)| Err(format!("{name}: {} ({})", condition.reason, condition.message)))
+    })
+}
