@@ -15,9 +15,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use crate::world;
 
-/// `backend DIRECTORY PORT h1|h2`
+/// `backend DIRECTORY PORT h1|h2|plain`
 pub(crate) fn main(arguments: &[String]) {
-    let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2") };
+    let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2|plain") };
+    let plain = protocol == "plain";
     let protocols: &[&[u8]] = if protocol == "h1" { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
     let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::backend_config(Path::new(directory), protocols)));
     let small = Bytes::from(vec![b'x'; 1 << 10]);
@@ -30,12 +31,16 @@ pub(crate) fn main(arguments: &[String]) {
             let _ = socket.set_nodelay(true);
             let (tls, small, big) = (tls.clone(), small.clone(), big.clone());
             tokio::spawn(async move {
-                let Ok(stream) = tls.accept(socket).await else { return };
-                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let service = hyper::service::service_fn(move |request: Request<Incoming>| {
                     let answer = answer(&request, &small, &big);
                     async move { Ok::<_, Infallible>(answer) }
                 });
+                if plain {
+                    let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
+                    return;
+                }
+                let Ok(stream) = tls.accept(socket).await else { return };
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 if h2 {
                     let mut builder = http2::Builder::new(TokioExecutor::new());
                     builder.max_concurrent_streams(1000);

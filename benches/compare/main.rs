@@ -6,6 +6,7 @@
 //! cargo bench --bench compare -- --watches 2000
 //! cargo bench --bench compare -- --reviews     # tokens and permissions reviewed, beside kube-rbac-proxy
 //! cargo bench --bench compare -- --reviews --only new-tokens
+//! cargo bench --bench compare -- --sidecar     # the sidecar beside kube-rbac-proxy and HAProxy
 //! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
 //! ```
@@ -21,12 +22,14 @@
 //! bytes. The ratios are Narthex to plain HAProxy, Narthex with a record of every request to plain HAProxy, and Narthex
 //! to HAProxy with the same headers.
 
+mod asker;
 mod backend;
 mod documents;
 mod failover;
 mod load;
 mod reviewer;
 mod reviews;
+mod sidecar;
 mod strangers;
 mod watch;
 mod world;
@@ -67,6 +70,7 @@ impl Options {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
+        Some("asker") => return asker::main(&arguments[1..]),
         Some("backend") => return backend::main(&arguments[1..]),
         Some("reviewer") => return reviewer::main(&arguments[1..]),
         Some("strangers") => return strangers::main(&arguments[1..]),
@@ -98,6 +102,9 @@ fn main() {
     let world = World::new();
     if arguments.iter().any(|argument| argument == "--reviews") {
         return reviews::compare(&world, &options);
+    }
+    if arguments.iter().any(|argument| argument == "--sidecar") {
+        return sidecar::compare(&world, &options);
     }
     if arguments.iter().any(|argument| argument == "--documents") {
         return documents::measure(&world, &options);

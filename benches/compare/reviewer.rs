@@ -4,6 +4,8 @@
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
@@ -42,9 +44,20 @@ pub(crate) fn main(arguments: &[String]) {
     });
 }
 
+/// Reviews so far.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path() == "/count" {
+        return Ok(Response::new(Full::from(COUNT.load(Ordering::Relaxed).to_string())));
+    }
+    COUNT.fetch_add(1, Ordering::Relaxed);
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let mut review: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let slow = |text: &Value| text.as_str().is_some_and(|text| text.contains("slow-token"));
+    if slow(&review["spec"]["token"]) || slow(&review["spec"]["user"]) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     review["status"] = match review["spec"]["token"].as_str() {
         // A token is its user's name: a new one is a new user.
         Some(token) => json!({"authenticated": true, "audiences": review["spec"]["audiences"],

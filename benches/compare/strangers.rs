@@ -88,7 +88,7 @@ async fn ask(mut sender: http2::SendRequest<Empty<Bytes>>, next: Rc<Cell<usize>>
 
 /// Runs what hyper begins on this thread.
 #[derive(Clone)]
-struct Here;
+pub(crate) struct Here;
 
 impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for Here {
     fn execute(&self, future: F) {

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -42,6 +42,38 @@ impl Contender {
             Contender::NarthexDelegates => "narthex, delegate",
         }
     }
+}
+
+/// What stands in front of one server.
+#[derive(Clone, Copy)]
+pub(crate) enum Guard {
+    /// The reviewer says whose token it is, and whether they may.
+    Narthex,
+    /// A token of a file, and everybody may.
+    NarthexRelays,
+    /// Nobody is asked.
+    Haproxy,
+    KubeRbacProxy,
+}
+
+impl Guard {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Guard::Narthex => "narthex sidecar",
+            Guard::NarthexRelays => "narthex sidecar, relays",
+            Guard::Haproxy => "haproxy",
+            Guard::KubeRbacProxy => "kube-rbac-proxy",
+        }
+    }
+}
+
+/// How the server behind a sidecar is spoken to.
+#[derive(Clone, Copy)]
+pub(crate) enum Upstream {
+    /// HTTP/1.1 without TLS.
+    Plain,
+    /// HTTP/2 over TLS with a certificate on both sides.
+    Mutual,
 }
 
 /// A folder with all that both contenders need.
@@ -218,17 +250,102 @@ impl World {
         self.backend_at(self.backend_port, http1)
     }
 
+    pub(crate) fn upstream(&self, upstream: Upstream) -> Running {
+        match upstream {
+            Upstream::Plain => self.backend_speaking(self.backend_port, "plain"),
+            Upstream::Mutual => self.backend_speaking(self.backend_port, "h2"),
+        }
+    }
+
     fn backend_at(&self, port: u16, http1: bool) -> Running {
+        self.backend_speaking(port, if http1 { "h1" } else { "h2" })
+    }
+
+    fn backend_speaking(&self, port: u16, protocol: &str) -> Running {
         let child = Command::new("taskset")
             .args(["-c", "0"])
             .arg(std::env::current_exe().expect("our own path"))
             .arg("backend")
             .arg(self.directory())
-            .args([port.to_string().as_str(), if http1 { "h1" } else { "h2" }])
+            .args([port.to_string().as_str(), protocol])
             .spawn()
             .expect("the backend starts");
         wait_for(port, "the backend");
         Running(child)
+    }
+
+    /// `guard` in front of `upstream`, at rest.
+    pub(crate) fn guard(&self, guard: Guard, upstream: Upstream) -> Proxy {
+        let proxy = self.begin(guard, upstream);
+        wait_for(proxy.port, guard.name());
+        std::thread::sleep(Duration::from_millis(300));
+        proxy
+    }
+
+    /// The same, which may not listen yet.
+    pub(crate) fn begin(&self, guard: Guard, upstream: Upstream) -> Proxy {
+        let port = free_port();
+        let log = self.directory().join("proxy.log");
+        let output = || Stdio::from(fs::File::create(&log).expect("a log"));
+        let file = |name: &str| self.directory().join(name).display().to_string();
+        let mut command = Command::new("taskset");
+        command.args(["-c", "1"]).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut flags = vec![
+            ("secure-listen-address", format!("127.0.0.1:{port}")),
+            ("tls-cert-file", file("server.crt")),
+            ("tls-private-key-file", file("server.key")),
+            ("client-ca-file", file("ca.crt")),
+        ];
+        match upstream {
+            Upstream::Plain => flags.push(("upstream", format!("http://127.0.0.1:{}", self.backend_port))),
+            Upstream::Mutual => flags.extend([
+                ("upstream", format!("https://127.0.0.1:{}", self.backend_port)),
+                ("upstream-ca-file", file("ca.crt")),
+                ("upstream-client-cert-file", file("front-proxy.crt")),
+                ("upstream-client-key-file", file("front-proxy.key")),
+            ]),
+        }
+        match guard {
+            Guard::Haproxy => {
+                let rules = "http-request set-header X-Remote-User jane";
+                let server = match upstream {
+                    Upstream::Plain => format!("127.0.0.1:{}", self.backend_port),
+                    Upstream::Mutual => mutual(self.directory(), self.backend_port, "h2"),
+                };
+                self.write("haproxy.cfg", &haproxy(self.directory(), port, &server, rules));
+                command.args(["haproxy", "-db", "-f", &file("haproxy.cfg")]).stdout(output()).stderr(Stdio::null());
+                let process = Running(command.spawn().expect("the proxy starts"));
+                return Proxy { process, port, log };
+            }
+            Guard::KubeRbacProxy => {
+                command.arg(kube_rbac_proxy().expect("kube-rbac-proxy is there"));
+                flags.extend([
+                    ("auth-header-fields-enabled", "true".to_owned()),
+                    ("kubeconfig", file("reviewer.kubeconfig")),
+                    ("kube-api-qps", "1000000".to_owned()),
+                    ("kube-api-burst", "1000000".to_owned()),
+                ]);
+            }
+            Guard::Narthex | Guard::NarthexRelays => {
+                command.arg(env!("CARGO_BIN_EXE_narthex")).arg("sidecar");
+                flags.extend([("admin-address", "127.0.0.1:0".to_owned()), ("data-dir", file("data"))]);
+                if matches!(guard, Guard::Narthex) {
+                    let skip = ("authentication-skip-lookup", "true".to_owned());
+                    flags.extend([("kubeconfig", file("reviewer.kubeconfig")), skip]);
+                } else {
+                    let mode = ("authorization-mode", "AlwaysAllow".to_owned());
+                    flags.extend([("token-auth-file", file("tokens.csv")), mode]);
+                }
+            }
+        }
+        command.args(flags.into_iter().map(|(flag, value)| format!("--{flag}={value}"))).stderr(output());
+        Proxy { process: Running(command.spawn().expect("the proxy starts")), port, log }
+    }
+
+    /// How many reviews the reviewer was asked for.
+    pub(crate) fn reviews(&self) -> u64 {
+        let text = get(self.directory(), self.reviewer_port, "/count", "").expect("the reviewer answers");
+        text.parse().expect("a number")
     }
 
     pub(crate) fn start(&self, contender: Contender, backend_http1: bool) -> Proxy {
@@ -244,7 +361,9 @@ impl World {
                     Contender::HaproxySameHeaders => same_headers(&self.token),
                     _ => "http-request set-header X-Remote-User jane".to_owned(),
                 };
-                let text = haproxy(self.directory(), port, self.backend_port, backend_http1, &rules);
+                let alpn = if backend_http1 { "http/1.1" } else { "h2" };
+                let server = mutual(self.directory(), self.backend_port, alpn);
+                let text = haproxy(self.directory(), port, &server, &rules);
                 self.write("haproxy.cfg", &text);
                 command.args(["haproxy", "-db", "-f", &file("haproxy.cfg")]).stdout(output()).stderr(Stdio::null());
             }
@@ -327,9 +446,38 @@ impl Proxy {
         line.split_whitespace().nth(1).expect("a figure").parse().expect("a number")
     }
 
+    /// Waits for the first good answer.
+    pub(crate) fn first_answer(&self, world: &World) {
+        let path = "/apis/bench.narthex.dev/v1/namespaces/default/small";
+        let end = Instant::now() + Duration::from_secs(10);
+        while get(world.directory(), self.port, path, &world.token).is_none() {
+            assert!(Instant::now() < end, "no answer: {}", self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
+}
+
+/// The body of a 200 over HTTP/1.1; None for anything else.
+fn get(directory: &Path, port: u16, path: &str, token: &str) -> Option<String> {
+    use std::io::{Read as _, Write as _};
+    let mut config = client_config(directory);
+    config.alpn_protocols.clear();
+    let mut session = rustls::ClientConnection::new(Arc::new(config), "localhost".try_into().ok()?).ok()?;
+    let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let mut stream = rustls::Stream::new(&mut session, &mut socket);
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    // Not everybody says goodbye in TLS.
+    let _ = stream.read_to_end(&mut answer);
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
 }
 
 fn wait_for(port: u16, who: &str) {
@@ -368,9 +516,17 @@ fn same_headers(token: &str) -> String {
     rules
 }
 
-fn haproxy(directory: &Path, port: u16, backend: u16, http1: bool, rules: &str) -> String {
+/// A server that HAProxy speaks to as Narthex does.
+fn mutual(directory: &Path, backend: u16, alpn: &str) -> String {
     let directory = directory.display();
-    let alpn = if http1 { "http/1.1" } else { "h2" };
+    format!(
+        "127.0.0.1:{backend} ssl crt {directory}/front-proxy.pem ca-file {directory}/ca.crt verify required \
+         verifyhost bench.bench.svc sni str(bench.bench.svc) alpn {alpn}"
+    )
+}
+
+fn haproxy(directory: &Path, port: u16, server: &str, rules: &str) -> String {
+    let directory = directory.display();
     format!(
         "global\n  nbthread 1\n  maxconn 8000\n  tune.h2.max-concurrent-streams 1000\n  ssl-server-verify required\n\
          defaults\n  mode http\n  timeout connect 5s\n  timeout client 3600s\n  timeout server 3600s\n  \
@@ -378,9 +534,7 @@ fn haproxy(directory: &Path, port: u16, backend: u16, http1: bool, rules: &str) 
          frontend fe\n  bind 127.0.0.1:{port} ssl crt {directory}/server.pem ca-file {directory}/ca.crt verify optional \
          alpn h2,http/1.1\n  {rules}\n  http-request del-header Authorization\n  \
          option forwardfor\n  default_backend be\n\
-         backend be\n  server s1 127.0.0.1:{backend} ssl crt {directory}/front-proxy.pem ca-file {directory}/ca.crt \
-         verify required verifyhost bench.bench.svc sni str(bench.bench.svc) alpn {alpn} pool-max-conn 4096 \
-         pool-purge-delay 3600s\n"
+         backend be\n  server s1 {server} pool-max-conn 4096 pool-purge-delay 3600s\n"
     )
 }
 
@@ -432,12 +586,21 @@ fn server_config(
     config
 }
 
-pub(crate) fn client_config(directory: &Path) -> rustls::ClientConfig {
-    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+/// A client that shows a certificate.
+pub(crate) fn client_with_certificate(directory: &Path) -> rustls::ClientConfig {
+    let key = PrivateKeyDer::from_pem_file(directory.join("front-proxy.key")).expect("a key");
+    client_builder(directory).with_client_auth_cert(certificates(directory, "front-proxy.crt"), key).expect("a pair")
+}
+
+fn client_builder(directory: &Path) -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
+    rustls::ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_root_certificates(roots(directory))
-        .with_no_client_auth();
+}
+
+pub(crate) fn client_config(directory: &Path) -> rustls::ClientConfig {
+    let mut config = client_builder(directory).with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
     config
 }
