@@ -5,6 +5,7 @@
 //! set of connections to each control plane, whatever the number of workers.
 
 mod call;
+pub mod certificate_request;
 mod client;
 pub mod election;
 mod kubeconfig;

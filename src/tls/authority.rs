@@ -215,11 +215,11 @@ fn parameters(now: SystemTime, days: u32) -> Result<CertificateParams, Problem> 
     Ok(params)
 }
 
-fn new_key() -> Result<PrivateKey, Problem> {
+pub(super) fn new_key() -> Result<PrivateKey, Problem> {
     PrivateKey::generate().map_err(failed)
 }
 
-fn alternative_name(name: &str) -> Result<SanType, Problem> {
+pub(super) fn alternative_name(name: &str) -> Result<SanType, Problem> {
     let bare = name.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(name);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok(SanType::IpAddress(address));
@@ -233,7 +233,7 @@ fn alternative_name(name: &str) -> Result<SanType, Problem> {
     Ok(SanType::DnsName(name.to_ascii_lowercase().try_into().map_err(|_| wrong())?))
 }
 
-fn failed(error: impl std::fmt::Display) -> Problem {
+pub(super) fn failed(error: impl std::fmt::Display) -> Problem {
     Problem::new("certificate", format!("could not be made: {error}"))
 }
 

@@ -1,5 +1,6 @@
 //! Who we are and whom we trust: key pairs, bundles, authorities, peer certificates.
 
+mod asked_for;
 mod authority;
 mod bundle;
 mod certificate;
@@ -21,6 +22,7 @@ use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::CryptoProvider;
 
+pub use asked_for::{AskedFor, Asking};
 pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Issued, Purpose, Request};
 pub use bundle::Bundle;
 pub use certificate::Facts;

@@ -194,7 +194,7 @@ fn why_anew(files: &PairFiles, authority: &Authority, request: &Request, now: Sy
     if same { None } else { Some(Some("it is for another user".to_owned())) }
 }
 
-fn same_name(name: &str, wanted: &str) -> bool {
+pub(super) fn same_name(name: &str, wanted: &str) -> bool {
     match (name.parse::<IpAddr>(), wanted.parse::<IpAddr>()) {
         (Ok(name), Ok(wanted)) => name == wanted,
         _ => name.eq_ignore_ascii_case(wanted),

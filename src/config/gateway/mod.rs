@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 pub use behind::{Behind, Forwarding, ResolverChoice};
 pub use delegated::Delegated;
-pub use serving::{ProxyProtocol, Serving, Shutdown};
+pub use serving::{ProxyProtocol, Requested, Serving, Shutdown};
 pub use who::{Mode, RequestHeader, Who};
 
 use super::arguments::{Arguments, Role};

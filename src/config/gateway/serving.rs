@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Who;
 use crate::config::reading::Reading;
 use crate::egress::Cidr;
+use crate::kubeclient::Source;
 use crate::listen::Limits;
 use crate::message::browser::{Browsers, check_directive, check_origin};
 use crate::tls::server::{NamedPair, ServingSettings};
@@ -18,6 +19,8 @@ pub struct Serving {
     pub address: SocketAddr,
     /// Certificates and what a handshake may agree on. Without `pair` we make the certificate ourselves.
     pub tls: ServingSettings,
+    /// Who is asked for a serving certificate, if anybody is.
+    pub requested: Option<Requested>,
     /// Where a self-made serving certificate is kept, if not in the data directory.
     pub certificate_dir: Option<PathBuf>,
     /// Chance that an HTTP/2 client is asked to connect anew, 0 to 0.02.
@@ -26,6 +29,17 @@ pub struct Serving {
     pub proxy_protocol: ProxyProtocol,
     /// What browsers are told, if anything.
     pub browsers: Option<Browsers>,
+}
+
+/// A serving certificate that a cluster is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requested {
+    /// `signerName` of the CertificateSigningRequest.
+    pub signer: String,
+    /// DNS names and IP addresses it is for.
+    pub names: Vec<String>,
+    /// The kube-apiserver that is asked.
+    pub source: Source,
 }
 
 /// Whether the PROXY protocol is understood, and from whom.
@@ -77,6 +91,7 @@ pub(in crate::config) fn serving(reading: &mut Reading<'_>, who: &Who) -> Servin
             cipher_suites: reading.list("tls-cipher-suites"),
             http2: !reading.switch("disable-http2-serving"),
         },
+        requested: None,
         certificate_dir,
         goaway_chance: reading.fraction("goaway-chance", 0.0, 0.02),
         proxy_protocol: proxy_protocol(reading),

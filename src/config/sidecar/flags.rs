@@ -87,12 +87,26 @@ static DECIDING: Group = Group {
 /// Where the sidecar listens, in kube-rbac-proxy's words.
 static LISTENING: Group = Group {
     heading: "Serving",
-    flags: &[Flag::new(
-        "secure-listen-address",
-        Kind::Text("HOST:PORT"),
-        "",
-        "Where to serve HTTPS, instead of --bind-address and --secure-port",
-    )],
+    flags: &[
+        Flag::new(
+            "secure-listen-address",
+            Kind::Text("HOST:PORT"),
+            "",
+            "Where to serve HTTPS, instead of --bind-address and --secure-port",
+        ),
+        Flag::new(
+            "request-serving-certificate",
+            Kind::Text("SIGNER"),
+            "",
+            "Ask the cluster of --kubeconfig for the serving certificate, by a CertificateSigningRequest to this signer, and again before it ends. Until it is approved and signed a self-made one serves, and /readyz fails",
+        ),
+        Flag::new(
+            "serving-certificate-names",
+            Kind::List("NAME"),
+            "",
+            "DNS names and IP addresses of the certificate of --request-serving-certificate",
+        ),
+    ],
 };
 
 /// All of the sidecar's groups.

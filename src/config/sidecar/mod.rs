@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
-use super::gateway::{self, Behind, Forwarding, GatewayConfig, Mode};
+use super::gateway::{self, Behind, Forwarding, GatewayConfig, Mode, Requested};
 use super::reading::{Mistakes, Reading};
 use super::value;
+use crate::kubeclient::Source;
 use crate::message::ErrorFormat;
 use crate::registry;
 
@@ -56,6 +57,7 @@ impl Arguments<Sidecar> {
             }
             serving.address = address;
         }
+        serving.requested = requested(&mut reading, api_server.as_deref());
         let config = GatewayConfig {
             data_dir: gateway::data_dir(&mut reading),
             limits: gateway::serving::limits(&mut reading),
@@ -79,6 +81,36 @@ impl Arguments<Sidecar> {
 fn api_server(reading: &mut Reading<'_>) -> Option<PathBuf> {
     let given = reading.path("kubeconfig");
     given.or_else(|| reading.environment(IN_POD).map(|_| PathBuf::from("in-cluster")))
+}
+
+/// `--request-serving-certificate`, from the cluster that is asked the rest.
+fn requested(reading: &mut Reading<'_>, api_server: Option<&Path>) -> Option<Requested> {
+    const SIGNER: &str = "request-serving-certificate";
+    const NAMES: &str = "serving-certificate-names";
+    let (signer, names) = (reading.text(SIGNER), reading.list(NAMES));
+    if signer.is_empty() {
+        if !names.is_empty() {
+            reading.problem(NAMES, format_args!("not used without --{SIGNER}"));
+        }
+        return None;
+    }
+    // As kube-apiserver validates it (pkg/apis/certificates/validation): a domain, and a path in it.
+    if signer.split_once('/').is_none_or(|(domain, path)| !registry::is_object_name(domain) || path.is_empty()) {
+        reading.problem(SIGNER, format_args!("{signer:?} is no name of a signer, such as example.com/serving"));
+    }
+    if names.is_empty() {
+        reading.problem(NAMES, format_args!("needed with --{SIGNER}: the Service's, such as library.library.svc"));
+    }
+    for other in ["tls-cert-file", "tls-sni-cert-key"] {
+        if reading.given(other) {
+            reading.problem(other, format_args!("cannot be given together with --{SIGNER}"));
+        }
+    }
+    let Some(api_server) = api_server else {
+        reading.problem(SIGNER, "needs --kubeconfig: the cluster whose signer is asked");
+        return None;
+    };
+    Some(Requested { signer, names, source: Source::named(api_server.to_owned()) })
 }
 
 /// Whoever can prove who they are needs somebody to prove it to.

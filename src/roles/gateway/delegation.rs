@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::settings::Egress;
 use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
 use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
 use crate::egress::Dialler;
+use crate::kubeclient::certificate_request;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote, Source};
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, OnFailure, Problem, Problems, Published};
@@ -29,6 +30,8 @@ pub(super) struct Kubeconfigs {
     authentication: Option<Named>,
     token_webhook: Option<Named>,
     authorization: Option<Named>,
+    /// Who is asked for our serving certificate.
+    serving: Option<Named>,
 }
 
 struct Named {
@@ -43,6 +46,8 @@ pub(super) struct Delegation {
     pub(super) access_reviews: Option<Arc<AccessReviews>>,
     /// Whom a cluster says to believe, if it is asked.
     pub(super) announced: Option<Published<Announced>>,
+    /// What the serving certificate that was asked for waits for, if it is and was.
+    pub(super) certificate: Option<Published<Option<String>>>,
 }
 
 /// One control plane, and the questions that come for it.
@@ -65,8 +70,8 @@ impl Kubeconfigs {
     /// Every mistake in them.
     pub(super) fn read(config: &GatewayConfig) -> Result<Kubeconfigs, Problems> {
         let mut problems = Problems::default();
-        let mut read = |path: &Option<PathBuf>| {
-            let source = Source::named(path.clone()?);
+        let mut read = |source: Option<Source>| {
+            let source = source?;
             match source.load() {
                 Ok(kubeconfig) => Some(Named { source, kubeconfig }),
                 Err(more) => {
@@ -77,10 +82,12 @@ impl Kubeconfigs {
                 }
             }
         };
-        let authentication = read(&config.delegated.authentication_kubeconfig);
-        let token_webhook = read(&config.delegated.token_webhook);
-        let authorization = read(&config.delegated.authorization_kubeconfig);
-        problems.or(Kubeconfigs { authentication, token_webhook, authorization })
+        let named = |path: &Option<PathBuf>| path.clone().map(Source::named);
+        let authentication = read(named(&config.delegated.authentication_kubeconfig));
+        let token_webhook = read(named(&config.delegated.token_webhook));
+        let authorization = read(named(&config.delegated.authorization_kubeconfig));
+        let serving = read(config.serving.requested.as_ref().map(|requested| requested.source.clone()));
+        problems.or(Kubeconfigs { authentication, token_webhook, authorization, serving })
     }
 }
 
@@ -91,6 +98,7 @@ impl Delegation {
     /// When the cluster does not say whom to believe, and that is not tolerated.
     pub(super) fn start(
         kubeconfigs: Kubeconfigs,
+        requested: Option<certificate_request::Wanted>,
         authorizers: Option<(configuration::Following, OnFailure)>,
         config: &GatewayConfig,
         egress: &Egress,
@@ -119,20 +127,36 @@ impl Delegation {
             Some(remote) => Some(AccessReviews::new(remote, delegated.access_reviews, metrics)?),
             None => None,
         };
-        if !planes.is_empty() || authorizers.is_some() {
+        let requested = kubeconfigs.serving.zip(requested);
+        let (waiting, certificate) = Published::new(Some("it was not asked for yet".to_owned()));
+        let certificate = requested.is_some().then_some(certificate);
+        if let Some((_, wanted)) = &requested
+            && wanted.asked.is_there(SystemTime::now())
+        {
+            waiting.publish(Arc::new(None));
+        }
+        if !planes.is_empty() || authorizers.is_some() || requested.is_some() {
             let drain = drain.clone();
             let tokens: Vec<Weak<TokenReviews>> = token_reviews.iter().map(Arc::downgrade).collect();
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             thread("reviews", async move || {
                 let dialler = egress.dialler();
                 let serving = planes.into_iter().map(|plane| plane.serve(dialler.clone()));
+                let (asking, ending) = (dialler.clone(), drain.clone());
+                let requesting = async {
+                    if let Some((Named { source, kubeconfig }, wanted)) = requested {
+                        let client = Client::new(source, kubeconfig, asking);
+                        let keeping = certificate_request::keep(client.clone(), wanted, waiting, ending);
+                        futures_util::future::join(keeping, client.follow()).await;
+                    }
+                };
                 let following = async {
                     if let Some((authorizers, on_failure)) = authorizers {
                         authorizers.run(dialler.clone(), on_failure, drain).await;
                     }
                 };
                 tokio::select! {
-                    _ = futures_util::future::join(futures_util::future::join_all(serving), following) => {}
+                    _ = futures_util::future::join3(futures_util::future::join_all(serving), following, requesting) => {}
                     () = sweep(&tokens, &access) => {}
                 }
             })?;
@@ -142,7 +166,7 @@ impl Delegation {
             Some(Ok(announced)) => Some(announced?),
             Some(Err(_)) => return Err(Problem::new("reviews", "the thread ended early")),
         };
-        Ok(Delegation { token_reviews, access_reviews, announced })
+        Ok(Delegation { token_reviews, access_reviews, announced, certificate })
     }
 }
 

@@ -25,6 +25,7 @@ use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
 use crate::discovery::Documents;
 use crate::discovery::Kept;
+use crate::kubeclient::certificate_request;
 use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::{Check, Health};
@@ -35,7 +36,7 @@ use crate::registry::Registry;
 use crate::reviewer::{Reviewer, Speaker};
 use crate::roles::threads::thread;
 use crate::route::{Dealer, Inflight, Table};
-use crate::tls::{Identity, PairFiles, SelfMade, Wanted, serving_names};
+use crate::tls::{AskedFor, Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, authorize, tls};
 
 /// What a role that contains the gateway adds to it.
@@ -76,7 +77,13 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
 
     let own = own_certificates(config, address, extra);
     own.made.ensure(SystemTime::now())?;
-    serving.add(own.serving, own.client_ca)?;
+    let requested = config.serving.requested.as_ref().map(|requested| {
+        let asked = AskedFor::new(own.made.store().clone(), requested.names.clone());
+        asked.ensure().map(|()| certificate_request::Wanted { asked, signer: requested.signer.clone() })
+    });
+    let requested = requested.transpose()?;
+    let own_serving = requested.as_ref().map(|requested| requested.asked.files()).or(own.serving);
+    serving.add(own_serving, own.client_ca)?;
     let identity = match identity {
         None if !config.is_sidecar() => Some(Identity::load(own.made.store().files("front-proxy"))?),
         named => named,
@@ -111,7 +118,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             .map(|(authorizers, following)| (Some(authorizers), Some((following, mistakes.of("authorization")))))?,
         None => (None, None),
     };
-    let delegation = Delegation::start(kubeconfigs, authorizers_following, config, &egress, &metrics, &drain)?;
+    let delegation =
+        Delegation::start(kubeconfigs, requested, authorizers_following, config, &egress, &metrics, &drain)?;
     if let Some(announced) = delegation.announced {
         serving.announce(announced)?;
     }
@@ -223,8 +231,10 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     };
 
     let registered = cluster.as_ref().map(|cluster| cluster.check(&table));
-    let upstream = sidecar.then(|| reached.clone());
-    let health = health(&drain, &access_log, (&table, &documents), registered, upstream);
+    let more = registered.into_iter();
+    let more = more.chain(sidecar.then(|| reached::check(reached.clone())));
+    let more = more.chain(delegation.certificate.map(waiting_for_certificate)).collect::<Vec<_>>();
+    let health = health(&drain, &access_log, (&table, &documents), &more);
     let shared = Arc::new(Shared {
         authenticator: Authenticator::new(authenticate::Settings {
             trust: serving_readers.trust.clone(),
@@ -309,6 +319,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
                 connections: all_connections,
                 log_level,
                 access_log: access_log.clone(),
+                more,
             };
             Some(admin::spawn(&at.to_string(), status::state(&shared, told))?)
         }
@@ -377,8 +388,7 @@ pub(super) fn health(
     drain: &Drain,
     access_log: &AccessLog,
     (table, documents): (&Published<Table>, &Published<Documents>),
-    registry: Option<Check>,
-    upstreams: Option<Published<Reached>>,
+    more: &[Check],
 ) -> Vec<Health> {
     let leaving = |drain: Drain| {
         Check::new("shutdown", move || {
@@ -386,9 +396,13 @@ pub(super) fn health(
         })
     };
     let last = [discovery(table.clone(), documents.clone()), leaving(drain.clone())];
-    let upstreams = upstreams.map(reached::check);
-    let ready = [Check::ping(), access_log.check()].into_iter().chain(registry).chain(upstreams).chain(last);
+    let ready = [Check::ping(), access_log.check()].into_iter().chain(more.iter().cloned()).chain(last);
     vec![Health::new("livez", [Check::ping()]), Health::new("readyz", ready), Health::new("healthz", [Check::ping()])]
+}
+
+/// Not ready while the serving certificate that was asked for is not there.
+fn waiting_for_certificate(waits: Published<Option<String>>) -> Check {
+    Check::new("serving-certificate", move || waits.load().as_ref().clone().map_or(Ok(()), Err))
 }
 
 /// Well once all that is registered is known, and every backend known by then was asked what it serves, and then for good (KEP-3352). A name that who knows

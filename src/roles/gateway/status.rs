@@ -17,7 +17,7 @@ use crate::egress::{Proxy, ProxyFault, ProxyState, STANDARD_CALLS, Way, Ways};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
 use crate::observe::audit::SinkReport;
-use crate::observe::health::Health;
+use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::process::Published;
 use crate::registry::{Backend, DELEGATE, Registry};
@@ -37,13 +37,16 @@ pub(super) struct Told {
     pub(super) connections: Vec<Connections>,
     pub(super) log_level: LogLevel,
     pub(super) access_log: Arc<AccessLog>,
+    /// What readiness depends on besides what it always does.
+    pub(super) more: Vec<Check>,
 }
 
 pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
     let reporting = shared.clone();
-    let Told { address, registry, cluster, mistakes, doubts, board, ways, connections, log_level, access_log } = told;
-    let (level, reported) = (log_level.clone(), cluster.clone());
+    let Told { address, registry, cluster, mistakes, doubts, board, ways, connections, log_level, access_log, more } =
+        told;
+    let (level, reported) = (log_level.clone(), cluster);
     let tasks = (shared.clone(), connections.clone());
     AdminState {
         report: Box::new(move || {
@@ -60,13 +63,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
             now
         }),
         metrics: shared.metrics.clone(),
-        health: super::start::health(
-            &shared.drain,
-            &access_log,
-            (&shared.table, &shared.documents),
-            cluster.as_ref().map(|cluster| cluster.check(&shared.table)),
-            shared.sidecar.then(|| shared.reached.clone()),
-        ),
+        health: super::start::health(&shared.drain, &access_log, (&shared.table, &shared.documents), &more),
         log_level,
         connections: Box::new(move || {
             let lines: Vec<_> = connections
