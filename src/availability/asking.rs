@@ -14,7 +14,7 @@ use super::judge::{Finding, Judge};
 use super::pace::Pace;
 use super::probe::{Probe, ProbeFailure, one_probe};
 use super::schedule::Witness;
-use crate::egress::Destination;
+use crate::egress::Address;
 use crate::registry::{ApiService, Resolved, Unavailable};
 
 /// An APIService and where it leads now.
@@ -128,7 +128,7 @@ pub(super) async fn ask<W: Witness>(
         let availability = judges.board.of(&api_service.name);
         let (at, wanted) = (std::time::Instant::now(), availability.begin());
         let contradicted = pace.expects_failure();
-        let heard = |endpoint: &Destination, answered| match answered {
+        let heard = |endpoint: &Address, answered| match answered {
             // Its requests fail, and just now: that this question was answered is nothing to them yet.
             true if contradicted => {}
             answered => availability.probed(endpoint, answered),

@@ -13,7 +13,7 @@ use super::circuit::{Circuit, Fate, Held, Pass};
 use super::condition::{Condition, ConditionStatus};
 use super::passage::Passage;
 use super::standing::Standing;
-use crate::egress::Destination;
+use crate::egress::Address;
 use crate::observe::metrics;
 
 /// The availability of one APIService: the same one for the same name as long as anybody holds it, whatever else about
@@ -27,7 +27,7 @@ pub struct Availability {
     condition: ArcSwap<Condition>,
     /// And why the last request that was lost got no answer.
     circuit: Mutex<(Circuit, &'static str)>,
-    standings: Mutex<Vec<(Destination, Arc<Standing>)>>,
+    standings: Mutex<Vec<(Address, Arc<Standing>)>>,
     /// Told when what requests say of it turns, of the whole or of an endpoint, and when a question is wanted.
     turned: Arc<Notify>,
     /// The last question that is over, and whether somebody wants another.
@@ -119,11 +119,11 @@ impl Availability {
     }
 
     /// How each of `endpoints` stands, in this order. What is known of others is forgotten: they are gone.
-    pub fn standings(&self, endpoints: &[Destination]) -> Vec<Arc<Standing>> {
+    pub fn standings(&self, endpoints: &[Address]) -> Vec<Arc<Standing>> {
         let mut known = self.standings.lock();
         let among_others = !known.is_empty();
         let before: HashMap<_, _> = known.iter().map(|(at, standing)| (at, standing)).collect();
-        let standing = |endpoint: &Destination| {
+        let standing = |endpoint: &Address| {
             let found = before.get(endpoint).map(|standing| Arc::clone(standing));
             found.unwrap_or_else(|| Arc::new(Standing::new(among_others, self.turned.clone(), Instant::now())))
         };
@@ -133,7 +133,7 @@ impl Availability {
     }
 
     /// Hears of a question of our own to `endpoint`.
-    pub(super) fn probed(&self, endpoint: &Destination, answered: bool) {
+    pub(super) fn probed(&self, endpoint: &Address, answered: bool) {
         let (standing, others) = {
             let known = self.standings.lock();
             let found = known.iter().find(|(at, _)| at == endpoint).map(|(_, standing)| standing.clone());
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_keeps_its_standing_as_long_as_it_is_there() {
-        let at = |port| Destination { host: crate::egress::Host::Name("a".to_owned()), port };
+        let at = |port| Address::tcp(crate::egress::Host::Name("a".to_owned()), port);
         let board = Board::default();
         let one = board.of("v1.a.io");
         let first = one.standings(&[at(1), at(2)]);

@@ -2,7 +2,7 @@
 
 use tokio::time::timeout;
 
-use crate::egress::Destination;
+use crate::egress::Address;
 use crate::registry::{ApiService, Resolved};
 
 /// How many endpoints may use up their `probe-timeout` before a backend counts as not answering. Those that fail
@@ -19,7 +19,7 @@ pub trait Probe {
         &self,
         api_service: &ApiService,
         resolved: &Resolved,
-        endpoint: &Destination,
+        endpoint: &Address,
     ) -> impl Future<Output = Result<(), ProbeFailure>>;
 }
 
@@ -55,7 +55,7 @@ impl ProbeFailure {
         }
     }
 
-    fn timed_out(api_service: &ApiService, endpoint: &Destination) -> ProbeFailure {
+    fn timed_out(api_service: &ApiService, endpoint: &Address) -> ProbeFailure {
         let waited = api_service.settings.probe_timeout;
         let message = format!("timed out waiting for {}", api_service.discovery_path());
         ProbeFailure { message, detail: format!("{endpoint} did not answer within {waited:?}") }
@@ -68,7 +68,7 @@ pub(super) async fn one_probe(
     resolved: &Resolved,
     turn: usize,
     probe: &impl Probe,
-    heard: impl Fn(&Destination, bool),
+    heard: impl Fn(&Address, bool),
 ) -> Result<(), ProbeFailure> {
     let (first, others) = resolved.endpoints.split_at(resolved.preferred.min(resolved.endpoints.len()));
     let start = if first.is_empty() { 0 } else { turn % first.len() };

@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
     use crate::availability::{Condition, ConditionStatus, Fate, ProbeFailure};
-    use crate::egress::{Destination, Host};
+    use crate::egress::{Address, Host};
     use crate::process::Drainer;
     use crate::registry::Resolved;
     use crate::registry::snapshot::tests::{api_service, registry};
@@ -152,7 +152,7 @@ mod tests {
     }
 
     impl Probe for Backends {
-        async fn probe(&self, api_service: &ApiService, _: &Resolved, at: &Destination) -> Result<(), ProbeFailure> {
+        async fn probe(&self, api_service: &ApiService, _: &Resolved, at: &Address) -> Result<(), ProbeFailure> {
             let behaviour = {
                 let mut all = self.0.borrow_mut();
                 let known = all.entry(api_service.name.clone()).or_default();
@@ -293,7 +293,7 @@ mod tests {
         with(&documents, Backends::default(), async |world| {
             let (_publisher, board, backends, _, _drainer) = world;
             let one = until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
-            let at = |last| Destination { host: Host::Ip([10, 0, 0, last].into()), port: 443 };
+            let at = |last| Address::tcp(Host::Ip([10, 0, 0, last].into()), 443);
             let standings = one.standings(&[at(1), at(2)]);
             let five = |number: usize| assert_eq!((0..5).filter(|_| standings[number].failed(|| false)).count(), 0);
             sleep(Duration::from_secs(5)).await;

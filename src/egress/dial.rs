@@ -7,13 +7,12 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
+use super::channel::Channel;
 use super::proxy_fault::ProxyFault;
-use super::read_ahead::ReadAhead;
 use crate::process;
 
-/// The HTTP version ALPN chose with a backend.
+/// The HTTP version that is spoken with a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -78,7 +77,7 @@ impl Timing {
 
 /// An open connection, before any HTTP.
 pub(super) struct Dialled {
-    pub(super) stream: TlsStream<ReadAhead>,
+    pub(super) channel: Channel,
     pub(super) protocol: Protocol,
     pub(super) timing: Timing,
 }

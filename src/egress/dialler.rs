@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +12,10 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::carrier::Carrier;
+use super::channel::Channel;
 use super::dial::{DialError, DialPhase, Dialled, Protocol, Timing, connect};
 use super::konnectivity::Clients;
-use super::{Destination, Kind, Proxy, ReadAhead, Resolver, Upstream, Way, Ways, through};
+use super::{Address, Destination, Kind, Proxy, ReadAhead, Resolver, Upstream, Way, Ways, Wire, through, unix};
 use crate::observe::metrics::Metrics;
 use crate::process::Published;
 
@@ -79,25 +81,42 @@ impl Dialler {
         }
     }
 
-    /// Opens a connection to `upstream` that speaks what ALPN chooses, or HTTP/1.1 if `only_http1`.
+    /// As [`Dialler::open`], to an address. There is but one way to a Unix domain socket.
+    ///
+    /// # Errors
+    /// A [`DialError`]; time-out included.
+    pub async fn reach(&self, way: &Way, address: &Address, patience: Duration) -> Result<Opened, DialError> {
+        match address {
+            Address::Tcp(destination) => self.open(way, destination, patience).await,
+            Address::Unix(path) => open_unix(path, patience).await,
+        }
+    }
+
+    /// Opens a connection to `upstream` on which what is agreed is spoken, or HTTP/1.1 if `only_http1`.
     pub(super) async fn dial(&self, upstream: &Upstream, only_http1: bool) -> Result<Dialled, DialError> {
         let started = Instant::now();
-        let Upstream { destination, connect_timeout, .. } = upstream;
-        let Opened { stream, mut timing } = self.open(&upstream.way, destination, *connect_timeout).await?;
-        let connected = Instant::now();
-        let handshake =
-            TlsConnector::from(upstream.tls.config(only_http1)).connect(upstream.tls.server_name().clone(), stream);
-        let rest = upstream.patience().saturating_sub(connected - started).min(*connect_timeout);
-        let mut stream = match timeout(rest, handshake).await {
-            Ok(shaken) => shaken.map_err(|error| DialError::of(DialPhase::Handshake, destination, &error))?,
-            Err(_) => return Err(DialError::late(DialPhase::Handshake, destination, *connect_timeout)),
+        let Upstream { address, connect_timeout, .. } = upstream;
+        let Opened { stream, mut timing } = self.reach(&upstream.way, address, *connect_timeout).await?;
+        let (mut channel, protocol) = match &upstream.wire {
+            // Who speaks HTTP/2 without being asked speaks HTTP/1.1 to who begins with that.
+            Wire::Plain(protocol) => (Channel::Plain(stream), if only_http1 { Protocol::Http1 } else { *protocol }),
+            Wire::Tls(tls) => {
+                let connected = Instant::now();
+                let handshake = TlsConnector::from(tls.config(only_http1)).connect(tls.server_name().clone(), stream);
+                let rest = upstream.patience().saturating_sub(connected - started).min(*connect_timeout);
+                let stream = match timeout(rest, handshake).await {
+                    Ok(shaken) => shaken.map_err(|error| DialError::of(DialPhase::Handshake, address, &error))?,
+                    Err(_) => return Err(DialError::late(DialPhase::Handshake, address, *connect_timeout)),
+                };
+                timing.handshake = connected.elapsed();
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                (Channel::Tls(Box::new(stream)), if http2 { Protocol::Http2 } else { Protocol::Http1 })
+            }
         };
-        timing.handshake = connected.elapsed();
-        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        if http2 {
-            stream.get_mut().0.begin();
+        if protocol == Protocol::Http2 {
+            channel.read_ahead();
         }
-        Ok(Dialled { stream, protocol: if http2 { Protocol::Http2 } else { Protocol::Http1 }, timing })
+        Ok(Dialled { channel, protocol, timing })
     }
 
     /// TCP to an address of `destination`.
@@ -163,13 +182,26 @@ impl From<Resolver> for Dialler {
     }
 }
 
+async fn open_unix(path: &Path, patience: Duration) -> Result<Opened, DialError> {
+    let started = Instant::now();
+    let socket = match timeout(patience, unix::connect(path)).await {
+        Ok(socket) => socket.map_err(|error| unix::failed(path, &error))?,
+        Err(_) => {
+            let address = format_args!("unix:{}", path.display());
+            return Err(DialError::late(DialPhase::Connect, &address, patience));
+        }
+    };
+    let timing = Timing { connect: started.elapsed(), ..Timing::default() };
+    Ok(Opened { stream: ReadAhead::new(Carrier::Unix(socket)), timing })
+}
+
 impl DialError {
     /// What came of talking to `destination`, or to a proxy there.
     pub(super) fn of(phase: DialPhase, destination: &dyn std::fmt::Display, error: &io::Error) -> DialError {
         DialError { phase, reason: crate::tls::classify(error), cause: format!("{destination}: {error}") }
     }
 
-    fn late(phase: DialPhase, destination: &Destination, patience: Duration) -> DialError {
+    fn late(phase: DialPhase, destination: &dyn std::fmt::Display, patience: Duration) -> DialError {
         let cause = format!("{destination}: not connected within {patience:?}");
         DialError { phase, reason: "ConnectTimeout", cause }
     }

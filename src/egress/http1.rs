@@ -171,7 +171,7 @@ pub(super) async fn greet(dialled: Dialled, open: &Open) -> Result<SendRequest<B
     let (sender, connection) = Builder::new()
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES)
-        .handshake(ReadsOn { stream: TokioIo::new(dialled.stream), gone: false, heard })
+        .handshake(ReadsOn { stream: TokioIo::new(dialled.channel), gone: false, heard })
         .await
         .map_err(|error| DialError { phase: DialPhase::Http, reason: "ProtocolError", cause: error.to_string() })?;
     // Not an async block, which would hold the connection twice: each watch has one of its own.

@@ -101,22 +101,19 @@ impl Lease {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
-    use crate::egress::{BackendTls, Destination, Host, Pool, Resolver, Upstream, Way};
-    use crate::tls::client::ClientSettings;
+    use crate::egress::{Address, Host, Pool, Protocol, Resolver, Upstream, Way, Wire};
 
     #[test]
     fn what_lasts_is_counted_apart_until_it_is_over() {
-        let settings =
-            ClientSettings { authorities: None, insecure_skip_verify: true, identity: None, alpn: Vec::new() };
         let upstream = Upstream {
-            destination: Destination { host: Host::Name("a".to_owned()), port: 1 },
-            tls: Arc::new(BackendTls::new("a", settings).unwrap()),
+            address: Address::tcp(Host::Name("a".to_owned()), 1),
+            wire: Wire::Plain(Protocol::Http1),
             connect_timeout: Duration::from_secs(1),
             way: Way::Direct,
+            keeps_host: false,
         };
         let endpoint = Pool::new(Resolver::System).endpoint(&upstream);
         let lease = || Lease { connection: Held::Returned, pending: Some(Pending::new(&endpoint)) };

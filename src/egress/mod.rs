@@ -4,6 +4,7 @@
 //! an HTTP proxy, or by Konnectivity. Everything above it stays as it is.
 
 mod carrier;
+mod channel;
 mod cidr;
 pub mod connect;
 mod credentials;
@@ -32,11 +33,12 @@ mod silence;
 pub mod socks5;
 mod through;
 mod trust;
+mod unix;
 mod way;
 
 pub use cidr::Cidr;
 pub use credentials::Credentials;
-pub use destination::{Destination, Host, Upstream};
+pub use destination::{Address, Destination, Host, Upstream, Wire};
 pub use destination_pattern::{BareName, DestinationPattern};
 pub use dial::{DialError, DialPhase, Protocol, Timing};
 pub use dialler::{Dialler, Opened};
@@ -57,4 +59,4 @@ pub use settings::{
     SelectionSettings, WaySettings,
 };
 pub use trust::BackendTls;
-pub use way::{Address, Dialect, Kind, Names, Proxy, ProxyTls, Selection, Way, Ways};
+pub use way::{Dialect, Kind, Names, Proxy, ProxyTls, Selection, Way, Ways};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::dial::Protocol;
-use super::{Destination, Dialler, Endpoint, Upstream};
+use super::{Address, Dialler, Endpoint, Upstream};
 
 /// Connections to one endpoint that one pool opens, however many there could be.
 const MOST: usize = 4096;
@@ -22,8 +22,8 @@ pub struct Pool {
 #[derive(Clone, Debug)]
 pub struct PoolReport {
     /// Where.
-    pub destination: Destination,
-    /// What ALPN chose last.
+    pub address: Address,
+    /// What was spoken last.
     pub protocol: Option<Protocol>,
     /// Connections that carry no request.
     pub idle: usize,

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
@@ -13,8 +12,8 @@ use super::dial::{DialError, DialPhase, Timing, first};
 use super::dialler::{Dialler, Opened};
 use super::health::News;
 use super::proxy_fault::ProxyFault;
-use super::way::{Address, Kind, Names, Proxy, Selection};
-use super::{Destination, Host, ReadAhead, connect, konnectivity, socks5};
+use super::way::{Kind, Names, Proxy, Selection};
+use super::{Address, Destination, Host, ReadAhead, connect, konnectivity, socks5, unix};
 
 /// What SOCKS5 can tell of a name; DNS has names of 253 bytes.
 const LONGEST_NAME: usize = 255;
@@ -223,12 +222,7 @@ async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Resul
             connected.map_err(|error| unreachable(error.cause))?.0
         }
         Address::Unix(path) => {
-            let connected = UnixStream::connect(path).await;
-            Carrier::Unix(connected.map_err(|error| match error.kind() {
-                std::io::ErrorKind::NotFound => unreachable("the socket is not there (yet)".to_owned()),
-                std::io::ErrorKind::ConnectionRefused => unreachable("nobody listens at the socket".to_owned()),
-                _ => unreachable(error.to_string()),
-            })?)
+            Carrier::Unix(unix::connect(path).await.map_err(|error| unreachable(unix::describe(&error)))?)
         }
     };
     let Some(tls) = &proxy.tls else { return Ok(carrier) };

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use rustls_pki_types::ServerName;
 
 use super::health::{Health, ProxyState};
 use super::no_proxy::is_this_machine;
-use super::{CLUSTER, CONTROL_PLANE, Credentials, Destination, NoProxy};
+use super::{Address, CLUSTER, CONTROL_PLANE, Credentials, Destination, NoProxy};
 use crate::process::Problem;
 use crate::tls::KeyPair;
 use crate::tls::client::{ClientSettings, config, server_name};
@@ -89,15 +88,6 @@ pub struct Proxy {
     pub credentials: Option<Credentials>,
     /// Who looks up the names behind it. Counts for SOCKS5; the others are always given names.
     pub names: Names,
-}
-
-/// Where a proxy is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// TCP.
-    Tcp(Destination),
-    /// A Unix domain socket, which need not be there yet.
-    Unix(PathBuf),
 }
 
 /// The TLS side of a proxy. Equal if the same is expected there and the same shown.
@@ -263,16 +253,6 @@ impl Kind {
     }
 }
 
-impl Address {
-    /// The value of a `transport` label.
-    pub fn transport(&self) -> &'static str {
-        match self {
-            Address::Tcp(_) => "tcp",
-            Address::Unix(_) => "uds",
-        }
-    }
-}
-
 impl ProxyTls {
     /// Expects `name` at the proxy.
     ///
@@ -358,15 +338,6 @@ impl fmt::Debug for Selection {
 impl fmt::Debug for ProxyTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProxyTls").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(destination) => write!(f, "{destination}"),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
     }
 }
 

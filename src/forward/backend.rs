@@ -10,10 +10,10 @@ use super::budget::Budget;
 use super::exchange::Failure;
 use super::history::{History, Watches};
 use crate::availability::{Availability, Fate, Standing};
-use crate::egress::{BackendTls, Destination, Endpoint, Pool, Upstream};
+use crate::egress::{Address, BackendTls, Endpoint, Pool, Upstream, Wire};
 use crate::observe::metrics::{self, WorkerMetrics};
 use crate::process::Problem;
-use crate::registry::ApiService;
+use crate::registry::{ApiService, ClientCertificate, Resolved};
 use crate::route::Target;
 use crate::tls::KeyPair;
 use crate::tls::client::ClientSettings;
@@ -55,18 +55,12 @@ impl Backend {
         metrics: &WorkerMetrics,
     ) -> Result<Backend, Problem> {
         let (api_service, resolved) = (&target.route().api_service, target.resolved());
-        let tls = Arc::new(backend_tls(api_service, &resolved.server_name, ours)?);
-        let connect_timeout = api_service.settings.connect_timeout;
-        let member = |(destination, standing): (&Destination, &Arc<Standing>)| Member {
-            endpoint: pool.endpoint(&Upstream {
-                destination: destination.clone(),
-                tls: tls.clone(),
-                connect_timeout,
-                way: resolved.way.clone(),
-            }),
-            counts: metrics.endpoint(&api_service.name, &destination.to_string()),
+        let wire = wire(api_service, resolved, ours)?;
+        let member = |(address, standing): (&Address, &Arc<Standing>)| Member {
+            endpoint: pool.endpoint(&upstream(api_service, resolved, address, &wire)),
+            counts: metrics.endpoint(&api_service.name, &address.to_string()),
             standing: standing.clone(),
-            watches: history.watches(destination),
+            watches: history.watches(address),
             silences: Cell::new(standing.silences()),
         };
         Ok(Backend {
@@ -208,16 +202,35 @@ impl Member {
     }
 }
 
-/// Whom we expect behind `api_service`, and who we say we are there.
+/// What is spoken where `api_service` leads now: over TLS, with whom we expect there, as whom we say we are; `ours` is
+/// the pair that all are shown that say nothing else.
 ///
 /// # Errors
 /// As [`BackendTls::new`].
-pub fn backend_tls(api_service: &ApiService, name: &str, ours: Option<&Arc<KeyPair>>) -> Result<BackendTls, Problem> {
+pub fn wire(api_service: &ApiService, resolved: &Resolved, ours: Option<&Arc<KeyPair>>) -> Result<Wire, Problem> {
+    if let Some(protocol) = resolved.plain {
+        return Ok(Wire::Plain(protocol));
+    }
     let settings = ClientSettings {
         authorities: api_service.ca_bundle.clone(),
         insecure_skip_verify: api_service.insecure_skip_tls_verify,
-        identity: api_service.client_certificate.as_ref().or(ours).cloned(),
+        identity: match &api_service.client_certificate {
+            ClientCertificate::Shared => ours.cloned(),
+            ClientCertificate::Own(pair) => Some(pair.clone()),
+            ClientCertificate::None => None,
+        },
         alpn: Vec::new(),
     };
-    BackendTls::new(name, settings)
+    Ok(Wire::Tls(Arc::new(BackendTls::new(&resolved.server_name, settings)?)))
+}
+
+/// One of the endpoints of `resolved` for the pool, with what [`wire`] said is spoken there.
+pub fn upstream(api_service: &ApiService, resolved: &Resolved, address: &Address, wire: &Wire) -> Upstream {
+    Upstream {
+        address: address.clone(),
+        wire: wire.clone(),
+        connect_timeout: api_service.settings.connect_timeout,
+        way: resolved.way.clone(),
+        keeps_host: api_service.settings.keeps_host,
+    }
 }

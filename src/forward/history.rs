@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use super::streams::{Place, Streams};
-use crate::egress::Destination;
+use crate::egress::Address;
 
 /// How long an endpoint has to end its watches itself.
 const GRACE: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ const SHARE: usize = 10;
 /// One APIService's past, from one worker.
 pub struct History {
     pub(super) budget: Budget,
-    watches: RefCell<HashMap<Destination, Rc<Watches>>>,
+    watches: RefCell<HashMap<Address, Rc<Watches>>>,
 }
 
 /// The watches at one endpoint.
@@ -51,20 +51,20 @@ impl Default for History {
 
 impl History {
     /// Those at `endpoint`.
-    pub(super) fn watches(&self, endpoint: &Destination) -> Rc<Watches> {
+    pub(super) fn watches(&self, endpoint: &Address) -> Rc<Watches> {
         self.watches.borrow_mut().entry(endpoint.clone()).or_default().clone()
     }
 
     /// Looks where the watches are, now that `listed` are the endpoints, and has those of `streams` that may end look at
     /// that; true if there are any. Call it every second. `elsewhere` says whether anybody would serve those who resume:
     /// a watch that nobody else would serve is better than none.
-    pub fn look(&self, streams: &Streams, listed: &[Destination], elsewhere: bool, now: Instant) -> bool {
+    pub fn look(&self, streams: &Streams, listed: &[Address], elsewhere: bool, now: Instant) -> bool {
         let mut watches = self.watches.borrow_mut();
         watches.retain(|_, watches| watches.running() > 0 || Rc::strong_count(watches) > 1);
         if watches.is_empty() {
             return false;
         }
-        let listed: HashSet<&Destination> = listed.iter().collect();
+        let listed: HashSet<&Address> = listed.iter().collect();
         let mut some = false;
         for (endpoint, watches) in &*watches {
             if watches.look(listed.contains(endpoint), elsewhere, now) {
@@ -144,8 +144,8 @@ mod tests {
 
     type Watch = (Place, Watching);
 
-    fn at(port: u16) -> Destination {
-        Destination { host: Host::Name("a".to_owned()), port }
+    fn at(port: u16) -> Address {
+        Address::tcp(Host::Name("a".to_owned()), port)
     }
 
     fn begin(count: usize, streams: &Streams, watches: &Rc<Watches>) -> Vec<Watch> {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     /// How many of `running` end in each of the next seconds.
-    fn ends(history: &History, listed: &[Destination], running: &mut Vec<Watch>, from: Instant) -> Vec<usize> {
+    fn ends(history: &History, listed: &[Address], running: &mut Vec<Watch>, from: Instant) -> Vec<usize> {
         let mut all = Vec::new();
         for second in 0..=25 {
             history.look(&Streams::default(), listed, true, from + Duration::from_secs(second));
@@ -218,7 +218,7 @@ mod tests {
     fn nobody_leaves_an_endpoint_that_is_back_or_when_there_is_nowhere_to_go() {
         let (history, streams, start) = (History::default(), Streams::default(), Instant::now());
         let watch = begin(1, &streams, &history.watches(&at(1)));
-        let look = |listed: &[Destination], elsewhere, now| history.look(&streams, listed, elsewhere, now);
+        let look = |listed: &[Address], elsewhere, now| history.look(&streams, listed, elsewhere, now);
         assert!(!look(&[], false, start) && !look(&[], false, start + GRACE));
         assert!(look(&[], true, start + GRACE), "it had its while");
         assert!(!look(&[at(1)], true, start + GRACE) && !watch[0].1.may_leave());

@@ -17,7 +17,7 @@ mod tunnel;
 mod upgrade;
 mod upload;
 
-pub use backend::{Backend, backend_tls};
+pub use backend::{Backend, upstream, wire};
 pub use history::History;
 pub use identity::{Stamp, Unspeakable};
 pub use relay::Places;

@@ -1,22 +1,28 @@
 //! What happens to headers on the way in and on the way out.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, HOST, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CACHE_CONTROL, COOKIE, HOST, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderValue};
 
 use crate::message::hop_by_hop;
 
 /// Takes from a client's headers what no backend gets: what concerns only the client's connection, and its host.
 ///
-/// Cookies are the client's secrets of this origin and stay here, like its `Authorization`, which
-/// authentication has removed already; so does what only a proxy in front of us may say.
-pub(super) fn clean(headers: &mut HeaderMap) {
-    hop_by_hop::strip_request(headers, |name| HOST == name || hop_by_hop::is_untrusted_in_request(name));
+/// Cookies are the client's secrets of this origin and stay here unless it is the backend's own (`owns_origin`), like
+/// its `Authorization`, which authentication has removed already; so does what only a proxy in front of us may say.
+pub(super) fn clean(headers: &mut HeaderMap, owns_origin: bool) {
+    hop_by_hop::strip_request(headers, |name| {
+        HOST == name || hop_by_hop::is_untrusted_in_request(name) && !(owns_origin && COOKIE == name)
+    });
 }
 
 /// Makes a backend's headers ours. What would act on the whole origin the backend is served from is not
-/// its to say: cookies, HSTS, alternative services, credentials' schemes, cross-origin rights.
-pub(super) fn response(headers: &mut HeaderMap) {
+/// its to say: cookies, HSTS, alternative services, credentials' schemes, cross-origin rights. Of a backend that
+/// `owns_origin` all goes through as it is, but for what concerns only its connection.
+pub(super) fn response(headers: &mut HeaderMap, owns_origin: bool) {
+    if owns_origin {
+        return hop_by_hop::strip_response(headers, |_| false);
+    }
     hop_by_hop::strip_response(headers, hop_by_hop::is_untrusted);
     if !headers.contains_key(CACHE_CONTROL) {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
@@ -64,6 +70,22 @@ mod tests {
     }
 
     #[test]
+    fn cookies_go_to_whose_origin_it_is() {
+        let sent = |owns_origin| {
+            let mut headers = HeaderMap::new();
+            for name in ["cookie", "host", "x-forwarded-client-cert", "connection", "accept"] {
+                headers.insert(name, HeaderValue::from_static("x"));
+            }
+            clean(&mut headers, owns_origin);
+            let mut names: Vec<_> = headers.keys().map(|name| name.as_str().to_owned()).collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(sent(false), ["accept"]);
+        assert_eq!(sent(true), ["accept", "cookie"]);
+    }
+
+    #[test]
     fn an_answer_cannot_speak_for_the_whole_origin() {
         let mut headers = HeaderMap::new();
         for name in ["set-cookie", "strict-transport-security", "access-control-allow-origin", "alt-svc", "connection"]
@@ -71,7 +93,10 @@ mod tests {
             headers.insert(name, HeaderValue::from_static("x"));
         }
         headers.insert("warning", HeaderValue::from_static("299 - \"old\""));
-        response(&mut headers);
+        let mut own = headers.clone();
+        response(&mut own, true);
+        assert_eq!((own.len(), own.contains_key("connection")), (headers.len() - 1, false));
+        response(&mut headers, false);
         let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["cache-control", "warning", "x-content-type-options"]);

@@ -146,7 +146,7 @@ pub async fn send(
     if to_http2 && (parts.version != Version::HTTP_2 || timeout.is_none()) {
         rewrite::compact(&mut parts.headers);
     }
-    rewrite::response(&mut parts.headers);
+    rewrite::response(&mut parts.headers, backend.api_service().settings.owns_origin);
     record.answers(parts.status.as_u16(), &parts.headers, from.size_hint().exact());
     // What is soon over is judged by its end; of what goes on for long the end says little.
     let at_end = timeout.is_some() || !info.is_long_running();
@@ -210,10 +210,14 @@ fn prepare<'o>(
     let again = match backend.api_service().settings.retry {
         registry::Retry::Never => Again::Never,
         registry::Retry::Safe if safe => Again::Always,
-        registry::Retry::Safe => Again::Unbegun,
+        registry::Retry::Safe | registry::Retry::Unbegun => Again::Unbegun,
     };
     let uri = uri(backend.prefix(), path_and_query)?;
-    rewrite::clean(&mut parts.headers);
+    let settings = &backend.api_service().settings;
+    rewrite::clean(&mut parts.headers, settings.owns_origin);
+    if settings.keeps_host {
+        origin.put_host(&mut parts.headers);
+    }
     let mut request = Box::new(Request::new(body));
     *request.method_mut() = parts.method.clone();
     *request.headers_mut() = origin.sign(&parts.headers);

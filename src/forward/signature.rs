@@ -1,5 +1,6 @@
 //! What we say in a request to a backend: who asks, and where from.
 
+use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::identity::Stamp;
@@ -17,6 +18,7 @@ const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 pub struct Signature {
     headers: HeaderMap,
     remote: HeaderValue,
+    host: Option<HeaderValue>,
 }
 
 /// Lines that nearly no request goes beyond.
@@ -43,11 +45,18 @@ impl Signature {
             headers.insert(X_FORWARDED_HOST, host.clone());
         }
         stamp.put(&mut headers);
-        Signature { headers, remote: remote.clone() }
+        Signature { headers, remote: remote.clone(), host: host.cloned() }
     }
 }
 
 impl Origin<'_> {
+    /// Puts the host the client asked for among its `headers`, for backends that are to get it.
+    pub(super) fn put_host(&self, headers: &mut HeaderMap) {
+        if let Some(host) = &self.signature.host {
+            headers.insert(HOST, host.clone());
+        }
+    }
+
     /// What the backend gets: our headers and, of `client`'s, which are clean already, those that are not ours to
     /// say. Nothing a client sends can stand in place of what we say or beside it.
     pub(super) fn sign(&self, client: &HeaderMap) -> HeaderMap {
@@ -98,15 +107,19 @@ mod tests {
     use super::*;
     use crate::kubeapi::User;
 
+    fn signature(host: Option<&'static str>) -> Signature {
+        let stamp = Stamp::new(&User { name: "jane".into(), groups: vec!["devs".into()], ..User::default() }, true);
+        let host = host.map(HeaderValue::from_static);
+        Signature::new(&stamp.unwrap(), &HeaderValue::from_static("192.0.2.1"), host.as_ref())
+    }
+
     fn sent(lines: &[(&'static str, &'static str)], host: Option<&'static str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_static(value));
         }
-        let stamp = Stamp::new(&User { name: "jane".into(), groups: vec!["devs".into()], ..User::default() }, true);
-        let host = host.map(HeaderValue::from_static);
-        let signature = Signature::new(&stamp.unwrap(), &HeaderValue::from_static("192.0.2.1"), host.as_ref());
-        clean(&mut headers);
+        let signature = signature(host);
+        clean(&mut headers, false);
         Origin { signature: &signature, path: "/apis/a/v1", audit_id: &HeaderValue::from_static("id") }.sign(&headers)
     }
 
@@ -167,5 +180,17 @@ mod tests {
         assert_eq!(lines(&headers, "x-forwarded-uri"), ["/apis/a/v1"]);
         assert!(!headers.contains_key("cookie"));
         assert!(!sent(&said, None).contains_key("x-forwarded-host"));
+    }
+
+    #[test]
+    fn the_host_a_backend_may_get_is_the_one_that_was_checked() {
+        let put = |host: Option<&'static str>| {
+            let (signature, mut headers) = (signature(host), HeaderMap::new());
+            let origin = Origin { signature: &signature, path: "/", audit_id: &HeaderValue::from_static("id") };
+            origin.put_host(&mut headers);
+            headers.remove(HOST)
+        };
+        assert_eq!(put(Some("app.example")).unwrap(), "app.example");
+        assert_eq!(put(None), None);
     }
 }

@@ -47,8 +47,8 @@ pub(super) async fn upgrade(
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let name = &backend.api_service().name;
-    let allowed = &backend.api_service().settings.upgrade_protocols;
-    if !protocol.split(',').all(|token| allowed.allows(token.trim())) {
+    let settings = &backend.api_service().settings;
+    if !protocol.split(',').all(|token| settings.upgrade_protocols.allows(token.trim())) {
         return Err((not_allowed(name, info), record));
     }
     if request.version() != Version::HTTP_11 {
@@ -60,7 +60,10 @@ pub(super) async fn upgrade(
     let Ok(wanted) = HeaderValue::from_str(protocol) else {
         return Err((not_allowed(name, info), record));
     };
-    rewrite::clean(&mut parts.headers);
+    rewrite::clean(&mut parts.headers, settings.owns_origin);
+    if settings.keeps_host {
+        origin.put_host(&mut parts.headers);
+    }
     parts.headers = origin.sign(&parts.headers);
     // Exactly this: a further proxy must find no other header named here.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -89,7 +92,7 @@ pub(super) async fn upgrade(
     record.endpoint(&member.counts);
     member.endpoint.in_origin_form(&mut outbound);
     // The tunnel may last for hours; the word that it is one comes like any other answer.
-    let patience = backend.api_service().settings.request_timeout;
+    let patience = settings.request_timeout;
     let patience = (!patience.is_zero()).then(|| Instant::now() + patience);
     let mut response = match within(patience, Box::pin(sender.send_request(outbound))).await {
         Some(Ok(response)) => response,
@@ -117,7 +120,7 @@ pub(super) async fn upgrade(
         let backend_side = hyper::upgrade::on(&mut response);
         let (parts, _) = response.into_parts();
         let mut headers = parts.headers;
-        rewrite::response(&mut headers);
+        rewrite::response(&mut headers, settings.owns_origin);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         if let Some(answered) = answered {
             headers.insert(UPGRADE, answered);
@@ -148,7 +151,7 @@ pub(super) async fn upgrade(
         return Err((bad_answer(name, info, "UpgradeRefused", &message), record));
     }
     let (mut parts, from) = response.into_parts();
-    rewrite::response(&mut parts.headers);
+    rewrite::response(&mut parts.headers, settings.owns_origin);
     // What the client sent behind its request was meant for a tunnel that there is not.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.answers(status.as_u16(), &parts.headers, None);

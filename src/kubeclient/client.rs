@@ -11,8 +11,8 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Answer, CallError, Kubeconfig, Onward, Patience, Source, plain};
-use crate::egress::{CONTROL_PLANE, Dialler, Endpoint, Pool, SendError, Sent, Upstream, Way};
+use super::{Answer, CallError, Kubeconfig, Onward, Patience, Source};
+use crate::egress::{Address, CONTROL_PLANE, Dialler, Endpoint, Pool, SendError, Sent, Upstream, Wire};
 use crate::message::{Body, BodyError};
 use crate::process::{Follower, Problems};
 
@@ -36,7 +36,6 @@ pub struct Client {
 /// A kubeconfig in use.
 struct Current {
     kubeconfig: Rc<Kubeconfig>,
-    way: Way,
     endpoint: Rc<Endpoint>,
 }
 
@@ -94,8 +93,7 @@ impl Client {
     /// Where requests that others make are sent now, and as whom.
     pub fn onward(&self) -> Onward {
         let current = self.current.borrow();
-        let (kubeconfig, way) = (current.kubeconfig.clone(), current.way.clone());
-        Onward { kubeconfig, way, endpoint: current.endpoint.clone(), dialler: self.dialler.clone() }
+        Onward { kubeconfig: current.kubeconfig.clone(), endpoint: current.endpoint.clone() }
     }
 
     /// Follows the kubeconfig and every file it names until the process ends: a renewed certificate, a rotated
@@ -150,16 +148,6 @@ impl Client {
     }
 
     async fn attempt(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
-        let (kubeconfig, way) = {
-            let current = self.current.borrow();
-            (current.kubeconfig.clone(), current.way.clone())
-        };
-        if kubeconfig.plain {
-            let request = request(&kubeconfig, method, &uri(&kubeconfig, path)?, body);
-            let response = plain::exchange(&self.dialler, &way, &kubeconfig.destination, request).await?;
-            let (head, body) = response.into_parts();
-            return Ok(answer(&head, whole(body).await?));
-        }
         let Sent { response, mut lease, .. } = self.send(method, path, body).await?;
         let (head, body) = response.into_parts();
         let body = whole(body).await?;
@@ -236,13 +224,15 @@ fn answer(head: &http::response::Parts, body: Bytes) -> Answer {
 impl Current {
     /// The way is that which the kubeconfig names, else that of calls to control planes.
     fn new(pool: &Pool, dialler: &Dialler, kubeconfig: Rc<Kubeconfig>) -> Current {
-        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.way(CONTROL_PLANE, kubeconfig.plain));
+        let plain = matches!(kubeconfig.wire, Wire::Plain(_));
+        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.way(CONTROL_PLANE, plain));
         let endpoint = pool.endpoint(&Upstream {
-            destination: kubeconfig.destination.clone(),
-            tls: kubeconfig.tls.clone(),
+            address: Address::Tcp(kubeconfig.destination.clone()),
+            wire: kubeconfig.wire.clone(),
             connect_timeout: CONNECT_TIMEOUT,
-            way: way.clone(),
+            way,
+            keeps_host: false,
         });
-        Current { kubeconfig, way, endpoint }
+        Current { kubeconfig, endpoint }
     }
 }

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use http::{HeaderValue, Uri};
 use serde::Deserialize;
 
-use crate::egress::{BackendTls, Destination, Host, ProxyUrl, Way};
+use crate::egress::{BackendTls, Destination, Host, Protocol, ProxyUrl, Way, Wire};
 use crate::process::{Problem, Problems};
 use crate::tls::client::ClientSettings;
 use crate::tls::{Bundle, KeyPair};
@@ -21,9 +21,7 @@ pub struct Kubeconfig {
     pub(super) destination: Destination,
     /// What stands before every path; empty, or `/prefix`.
     pub(super) prefix: String,
-    pub(super) tls: Arc<BackendTls>,
-    /// Whether it is spoken to without TLS.
-    pub(super) plain: bool,
+    pub(super) wire: Wire,
     /// The proxy it is reached by, if it names one; then no other way counts.
     pub(super) proxy: Option<Way>,
     /// Marked as sensitive.
@@ -267,13 +265,16 @@ impl Reading<'_> {
             identity: identity?,
             alpn: Vec::new(),
         };
-        match BackendTls::new(&cluster.name_at(&destination), settings) {
-            Ok(tls) => {
-                let (tls, proxy, authorization) = (Arc::new(tls), proxy?, authorization?);
-                Some(Kubeconfig { destination, prefix, tls, plain, proxy, authorization, files: Vec::new() })
+        let wire = if plain {
+            Wire::Plain(Protocol::Http1)
+        } else {
+            match BackendTls::new(&cluster.name_at(&destination), settings) {
+                Ok(tls) => Wire::Tls(Arc::new(tls)),
+                Err(problem) => return self.wrong(&field, problem),
             }
-            Err(problem) => self.wrong(&field, problem),
-        }
+        };
+        let (proxy, authorization) = (proxy?, authorization?);
+        Some(Kubeconfig { destination, prefix, wire, proxy, authorization, files: Vec::new() })
     }
 
     pub(super) fn context<'w>(&mut self, written: &'w Written) -> Option<(String, &'w Context)> {
@@ -575,7 +576,7 @@ mod tests {
             .unwrap();
         assert_eq!(files.server().to_string(), "10.0.0.1:6443");
         assert_eq!((files.prefix.as_str(), data.prefix.as_str()), ("/k8s", ""));
-        assert!(files.tls == data.tls);
+        assert!(files.wire == data.wire);
         let authorization = files.authorization.clone().unwrap();
         assert_eq!(Some(&authorization), data.authorization.as_ref());
         assert_eq!((authorization.as_bytes(), authorization.is_sensitive()), (&b"Bearer s3cret"[..], true));
@@ -618,7 +619,11 @@ mod tests {
             Kubeconfig::of_collector(&world.folder.path().join("kubeconfig"))
         };
         let plain = load("").ok().unwrap();
-        assert!(plain.plain && plain.prefix == "/k8s-audit" && plain.destination.port == 9765);
+        assert!(
+            plain.wire == Wire::Plain(Protocol::Http1)
+                && plain.prefix == "/k8s-audit"
+                && plain.destination.port == 9765
+        );
         assert!(Kubeconfig::load(&world.folder.path().join("kubeconfig")).is_err());
         for user in ["token: x", "client-certificate: me.crt, client-key: me.key"] {
             let problems = load(user).err().unwrap();

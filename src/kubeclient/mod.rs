@@ -10,7 +10,6 @@ mod client;
 pub mod election;
 mod kubeconfig;
 mod onward;
-mod plain;
 mod remote;
 mod server;
 mod source;

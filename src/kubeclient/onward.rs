@@ -2,13 +2,11 @@
 
 use std::rc::Rc;
 
-use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body::Body as _;
-use hyper::client::conn::http1::SendRequest;
 
-use super::{Kubeconfig, plain};
-use crate::egress::{DialError, Dialler, Endpoint, Lease, SendError, Sent, Way};
+use super::Kubeconfig;
+use crate::egress::{DialError, Endpoint, Lease, SendError, Sent};
 use crate::message::{Body, Received};
 
 /// How many connections may turn out closed before a request is on its way.
@@ -19,9 +17,7 @@ const ATTEMPTS: usize = 3;
 /// Where such requests go, and as whom: what the kubeconfig said when this was made.
 pub struct Onward {
     pub(super) kubeconfig: Rc<Kubeconfig>,
-    pub(super) way: Way,
     pub(super) endpoint: Rc<Endpoint>,
-    pub(super) dialler: Dialler,
 }
 
 /// Why there is no answer.
@@ -50,13 +46,6 @@ impl Onward {
     /// # Errors
     /// Why there is no answer. What changes nothing and has no body was tried again.
     pub async fn send(&self, mut request: Box<Request<Body>>) -> Result<(Response<Received>, Lease), Undelivered> {
-        if self.kubeconfig.plain {
-            let mut sender = self.open().await?;
-            self.in_origin_form(&mut request);
-            let sent = sender.send_request(*request).await;
-            let response = sent.map_err(|error| Undelivered::Broken(error.to_string()))?;
-            return Ok((response.map(Received::from), Lease::private(sender)));
-        }
         let copy = Copy::of(&request);
         let (mut stale, mut attempts) = (0, 0);
         loop {
@@ -89,28 +78,11 @@ impl Onward {
         &self,
         mut request: Box<Request<Body>>,
     ) -> Result<(Response<hyper::body::Incoming>, Lease), Undelivered> {
-        let mut sender = self.open().await?;
-        self.in_origin_form(&mut request);
+        let (mut sender, _) = self.endpoint.open_private().await.map_err(Undelivered::Unreachable)?;
+        self.endpoint.in_origin_form(&mut request);
         let sent = sender.send_request(*request).await;
         let response = sent.map_err(|error| Undelivered::Broken(error.to_string()))?;
         Ok((response, Lease::private(sender)))
-    }
-
-    async fn open(&self) -> Result<SendRequest<Body>, Undelivered> {
-        let opened = if self.kubeconfig.plain {
-            plain::open(&self.dialler, &self.way, &self.kubeconfig.destination).await
-        } else {
-            self.endpoint.open_private().await.map(|(sender, _)| sender)
-        };
-        opened.map_err(Undelivered::Unreachable)
-    }
-
-    fn in_origin_form(&self, request: &mut Request<Body>) {
-        if !self.kubeconfig.plain {
-            self.endpoint.in_origin_form(request);
-        } else if let Ok(host) = plain::host(&self.kubeconfig.destination) {
-            request.headers_mut().insert(HOST, host);
-        }
     }
 }
 

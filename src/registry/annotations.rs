@@ -42,6 +42,11 @@ pub struct BackendSettings {
     pub egress: String,
     /// The pair to present instead of the shared one.
     pub client_certificate: Option<PairFiles>,
+    /// Whether the backend gets the Host header of the client, not that of its own address. No annotation says so.
+    pub keeps_host: bool,
+    /// Whether the origin that clients see is the backend's alone: cookies, cross-origin rights and the like are then
+    /// its own matter and go through both ways. No annotation says so.
+    pub owns_origin: bool,
 }
 
 /// What may be sent a second time.
@@ -50,6 +55,8 @@ pub enum Retry {
     /// GET, HEAD and OPTIONS, and any request that provably was not begun.
     #[default]
     Safe,
+    /// Any request that provably was not begun, and no other. No annotation says so.
+    Unbegun,
     /// Nothing.
     Never,
 }
@@ -121,6 +128,8 @@ pub(super) fn read(
         probe_timeout: Duration::from_secs(5),
         egress: "cluster".to_owned(),
         client_certificate: None,
+        keeps_host: false,
+        owns_origin: false,
     };
     for (name, value) in annotations {
         let Some(key) = name.strip_prefix(PREFIX) else { continue };

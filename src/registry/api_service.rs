@@ -36,8 +36,8 @@ pub struct ApiService {
     pub ca_bundle: Option<Bundle>,
     /// Whether any certificate will do.
     pub insecure_skip_tls_verify: bool,
-    /// The pair to present instead of the shared one (annotation `narthex.dev/client-certificate`).
-    pub client_certificate: Option<Arc<KeyPair>>,
+    /// Who we say we are to the backend.
+    pub client_certificate: ClientCertificate,
     /// How its requests are treated.
     pub settings: BackendSettings,
     /// Derived from the name, so that it is the same after a restart and in every replica.
@@ -67,6 +67,18 @@ impl fmt::Display for Called<'_> {
         // No APIService's name begins with a slash, every upstream's does.
         write!(f, "{} {}", if self.0.starts_with('/') { "upstream" } else { "aggregated API" }, self.0)
     }
+}
+
+/// Who we say we are to a backend, in TLS.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub enum ClientCertificate {
+    /// Who all backends know us as: the pair that vouches for the identities we tell them.
+    #[default]
+    Shared,
+    /// What this pair says (annotation `narthex.dev/client-certificate`).
+    Own(Arc<KeyPair>),
+    /// Nobody.
+    None,
 }
 
 /// What stands behind an APIService.
@@ -189,6 +201,7 @@ impl ApiService {
             let field = "metadata.annotations[narthex.dev/client-certificate]";
             problems.keep(pair.map_err(|problem| Problem::field(&place, field, problem))).map(Arc::new)
         });
+        let client_certificate = client_certificate.map_or(ClientCertificate::Shared, ClientCertificate::Own);
         let backend = backend.filter(|_| problems.0.len() == before)?;
         Some(ApiService {
             uid: uid(&name),
@@ -393,7 +406,7 @@ mod tests {
         assert!(problems[0].contains("--allow-url-backends"), "{problems:?}");
         let allowed = Settings { allow_url_backends: true, ..Settings::default() };
         let one = read(&with_url(""), &allowed).unwrap();
-        assert!(matches!(one.backend, Backend::Url(UrlBackend { port: 443, .. })));
+        assert!(matches!(one.backend, Backend::Url(UrlBackend { plain: None, .. })));
         let problems = read(&with_url("  service: {name: api, namespace: wardle}\n"), &allowed).unwrap_err();
         assert!(problems[0].contains("only one of them"), "{problems:?}");
     }

@@ -1,18 +1,13 @@
 //! The server that owns every path no APIService claims (`--delegate-kubeconfig`), as a backend like any other.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use serde_json::json;
-
-use super::annotations;
-use super::api_service::{ApiService, Backend};
-use super::service::Origin;
+use super::api_service::{ApiService, ClientCertificate};
 use super::snapshot::Settings;
+use super::upstream::{self, Trust};
 use super::url_backend::UrlBackend;
-use crate::egress::CONTROL_PLANE;
+use crate::egress::{Address, CONTROL_PLANE};
 use crate::kubeclient::{Server, Source};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher};
 
@@ -85,48 +80,25 @@ impl Delegate {
 /// The delegate as an APIService that claims no group.
 fn of(server: Server, settings: &Settings) -> ApiService {
     let url = UrlBackend {
-        host: server.destination.host.clone(),
-        port: server.destination.port,
+        address: Address::Tcp(server.destination.clone()),
+        plain: None,
         prefix: server.prefix.clone(),
         way: server.proxy.clone(),
     };
     // It has its own bounds (`--max-requests-inflight`), and leaves enough of ours: half of them for what is nearly
     // everything would only halve both.
     let unbounded = Settings { default_max_inflight: 0, ..settings.clone() };
-    let defaults = annotations::read(DELEGATE, &BTreeMap::new(), &unbounded, &mut Problems::default());
-    ApiService {
-        name: DELEGATE.to_owned(),
-        group: String::new(),
-        version: String::new(),
-        group_priority_minimum: 0,
-        version_priority: 0,
-        uid: String::new(),
-        created: SystemTime::UNIX_EPOCH,
-        labels: BTreeMap::new(),
-        // What it takes to tell whether two are the same.
-        manifest: json!({ "spec": {
-            "server": url.to_string(),
-            "tlsServerName": server.name,
-            "insecureSkipTLSVerify": server.insecure_skip_verify,
-            "caBundle": server.authorities.as_ref().map(crate::tls::Bundle::to_pem),
-        }}),
-        backend: Backend::Url(url),
-        ca_bundle: server.authorities,
-        insecure_skip_tls_verify: server.insecure_skip_verify,
-        client_certificate: None,
-        settings: annotations::BackendSettings {
-            server_name: Some(server.name),
-            egress: CONTROL_PLANE.to_owned(),
-            ..defaults
-        },
-        origin: Origin::Directory,
-    }
+    let trust = Trust { authorities: server.authorities, insecure_skip_verify: server.insecure_skip_verify };
+    let mut delegate = upstream::of(DELEGATE, url, Some(server.name), trust, ClientCertificate::Shared, &unbounded);
+    delegate.settings.egress = CONTROL_PLANE.to_owned();
+    delegate
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::process::Published;
+    use crate::registry::Backend;
     use crate::tls::Authority;
 
     fn kubeconfig(server: &str) -> String {

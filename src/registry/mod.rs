@@ -22,7 +22,7 @@ mod upstreams;
 mod url_backend;
 
 pub use annotations::{BackendSettings, Retry, UpgradeProtocols};
-pub use api_service::{ApiService, Backend, Called, ServiceReference};
+pub use api_service::{ApiService, Backend, Called, ClientCertificate, ServiceReference};
 pub use cluster::{Cluster, ClusterState, Statuses, Watching, Written};
 pub use delegate::{DELEGATE, Delegate};
 pub use endpoints::{EndpointPort, EndpointSlice, SliceEndpoint, Subset};

@@ -11,13 +11,13 @@ use super::api_service::{ApiService, Backend, ServiceReference};
 use super::endpoints::{EndpointSlice, SliceEndpoint};
 use super::service::{Origin, Service, ServiceType};
 use super::snapshot::Registry;
-use crate::egress::{Destination, Host, Way, Ways};
+use crate::egress::{Address, Destination, Host, Protocol, Way, Ways};
 
 /// Where requests go, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
     /// Never empty, none twice.
-    pub endpoints: Vec<Destination>,
+    pub endpoints: Vec<Address>,
     /// The first so many are to be balanced; the rest are for other zones or of the other address family, for when
     /// these fail.
     pub preferred: usize,
@@ -25,6 +25,8 @@ pub struct Resolved {
     pub server_name: String,
     /// Stands before every path of a URL backend; empty otherwise.
     pub prefix: String,
+    /// The HTTP version that is spoken there without TLS; none where TLS is.
+    pub plain: Option<Protocol>,
     /// How to get there.
     pub way: Way,
 }
@@ -93,10 +95,11 @@ pub fn resolve(
     ways: &Ways,
 ) -> Result<Resolved, Unavailable> {
     let overridden = api_service.settings.server_name.clone();
-    let way = || {
+    let way = |plain: bool| {
         let name = &api_service.settings.egress;
         // Whoever wrote that it must go one way did not mean that it may go another.
-        ways.of(name).cloned().ok_or_else(|| Unavailable {
+        let way = if plain { ways.of_plain(name) } else { ways.of(name) };
+        way.cloned().ok_or_else(|| Unavailable {
             reason: "EgressSelectionNotFound",
             message: format!("there is no egress selection {name:?}"),
         })
@@ -106,16 +109,23 @@ pub fn resolve(
             Err(Unavailable { reason: "Local", message: "Local APIServices have no server of their own".to_owned() })
         }
         Backend::Url(url) => Ok(Resolved {
-            server_name: overridden.unwrap_or_else(|| host_text(&url.host)),
-            endpoints: vec![Destination { host: url.host.clone(), port: url.port }],
+            server_name: overridden.unwrap_or_else(|| url.host_text()),
+            endpoints: vec![url.address.clone()],
             preferred: 1,
             prefix: url.prefix.clone(),
-            way: url.way.clone().map_or_else(way, Ok)?,
+            plain: url.plain,
+            way: match (&url.way, &url.address) {
+                (Some(way), _) => way.clone(),
+                // It is on this machine.
+                (None, Address::Unix(_)) => Way::Direct,
+                (None, Address::Tcp(_)) => way(url.plain.is_some())?,
+            },
         }),
         Backend::Service(reference) => {
             let (endpoints, preferred) = places(reference, registry, rules)?;
             let server_name = overridden.unwrap_or_else(|| format!("{}.{}.svc", reference.name, reference.namespace));
-            Ok(Resolved { endpoints, preferred, server_name, prefix: String::new(), way: way()? })
+            let endpoints = endpoints.into_iter().map(Address::Tcp).collect();
+            Ok(Resolved { endpoints, preferred, server_name, prefix: String::new(), plain: None, way: way(false)? })
         }
     }
 }
@@ -234,14 +244,6 @@ fn best_first(service: &Service, endpoints: Vec<Place<'_>>, zone: Option<Zone>) 
     }
     first.append(&mut other);
     (first.into_iter().map(|(endpoint, _)| endpoint).collect(), preferred)
-}
-
-/// A host as a certificate has it: no brackets.
-pub(super) fn host_text(host: &Host) -> String {
-    match host {
-        Host::Ip(ip) => ip.to_string(),
-        Host::Name(name) => name.clone(),
-    }
 }
 
 fn name_or_ip(text: &str) -> Host {

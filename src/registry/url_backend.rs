@@ -1,18 +1,18 @@
-//! A URL instead of a Service: the annotation `narthex.dev/url`.
+//! A URL instead of a Service: the annotation `narthex.dev/url`, and what a sidecar guards.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use super::names;
-use crate::egress::{Destination, Host, Way};
+use crate::egress::{Address, Destination, Host, Protocol, Way};
 
-/// `https://host[:port][/prefix]`.
+/// `https://host[:port][/prefix]`, the same with `http`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlBackend {
-    /// Name or address.
-    pub host: Host,
-    /// 443 when the URL has none.
-    pub port: u16,
+    /// Where it is; its port is 443, or 80 for `http`, when the URL has none.
+    pub address: Address,
+    /// The HTTP version that is spoken there without TLS; none where TLS is.
+    pub plain: Option<Protocol>,
     /// Stands before every path; begins with `/`, does not end with one; empty for none.
     pub prefix: String,
     /// The one way there, whatever selections say; none where they do.
@@ -20,24 +20,51 @@ pub struct UrlBackend {
 }
 
 impl fmt::Display for UrlBackend {
-    /// As it was written, with the port only where it is not 443.
+    /// As it was written, with the port only where it is not the scheme's own.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let destination = Destination { host: self.host.clone(), port: self.port }.to_string();
-        let authority = if self.port == 443 { destination.trim_end_matches(":443") } else { &destination };
-        write!(f, "https://{authority}{}", self.prefix)
+        let (scheme, own) = scheme(self.plain.is_some());
+        match &self.address {
+            Address::Unix(_) => write!(f, "{}", self.address),
+            Address::Tcp(destination) => {
+                let text = destination.to_string();
+                let authority =
+                    if destination.port == own { &text[..text.len() - 1 - own.to_string().len()] } else { &text };
+                write!(f, "{scheme}{authority}{}", self.prefix)
+            }
+        }
     }
+}
+
+/// How a URL begins, and the port of one that names none.
+fn scheme(plain: bool) -> (&'static str, u16) {
+    if plain { ("http://", 80) } else { ("https://", 443) }
 }
 
 impl UrlBackend {
     /// Reads `https://host[:port][/prefix]`; the error says what is wrong with it.
     pub fn parse(url: &str) -> Result<UrlBackend, String> {
         let rest = url.strip_prefix("https://").ok_or_else(|| format!("{url:?} must begin with https://"))?;
+        UrlBackend::read(url, rest, None)
+    }
+
+    /// Its host as a certificate has it: no brackets.
+    pub(super) fn host_text(&self) -> String {
+        match &self.address {
+            Address::Tcp(Destination { host: Host::Ip(ip), .. }) => ip.to_string(),
+            Address::Tcp(Destination { host: Host::Name(name), .. }) => name.clone(),
+            Address::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
+    /// Reads `rest`, which stands behind the scheme in `url`: `http://` if `plain`, else `https://`.
+    pub(super) fn read(url: &str, rest: &str, plain: Option<Protocol>) -> Result<UrlBackend, String> {
+        let (scheme, own) = scheme(plain.is_some());
         let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.contains('@') {
             return Err("a URL with a user or password in it is not accepted".to_owned());
         }
         if url.contains(['?', '#']) {
-            return Err(format!("{url:?} has a query or fragment: only https://host[:port][/prefix]"));
+            return Err(format!("{url:?} has a query or fragment: only {scheme}host[:port][/prefix]"));
         }
         let bracketed = authority.strip_prefix('[').and_then(|rest| rest.split_once(']'));
         let (host, port) = match bracketed {
@@ -48,7 +75,7 @@ impl UrlBackend {
             },
         };
         let port = match port {
-            ("", false) => 443,
+            ("", false) => own,
             (digits, true) => digits
                 .parse::<u16>()
                 .ok()
@@ -62,30 +89,30 @@ impl UrlBackend {
             _ => return Err(format!("{host:?} is neither a DNS name nor an IP address")),
         };
         let prefix = prefix.trim_end_matches('/');
-        let plain = |segment: &str| {
+        let is_plain = |segment: &str| {
             !segment.is_empty()
                 && segment != "."
                 && segment != ".."
                 && segment.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&b))
         };
-        if !prefix.is_empty() && !prefix[1..].split('/').all(plain) {
+        if !prefix.is_empty() && !prefix[1..].split('/').all(is_plain) {
             return Err(format!("{prefix:?} must be a plain path: no empty or dot segments, nothing percent-encoded"));
         }
-        Ok(UrlBackend { host, port, prefix: prefix.to_owned(), way: None })
+        Ok(UrlBackend { address: Address::tcp(host, port), plain, prefix: prefix.to_owned(), way: None })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::resolve::host_text;
 
     #[test]
     fn urls() {
-        let read = |url| UrlBackend::parse(url).map(|url| (host_text(&url.host), url.port, url.prefix));
-        assert_eq!(read("https://Example.com:8443/a/b/"), Ok(("example.com".into(), 8443, "/a/b".into())));
-        assert_eq!(read("https://[::1]:1"), Ok(("::1".into(), 1, String::new())));
-        assert_eq!(read("https://10.0.0.1/"), Ok(("10.0.0.1".into(), 443, String::new())));
+        let read = |url| UrlBackend::parse(url).map(|url| (url.host_text(), url.address.to_string(), url.prefix));
+        let is = |name: &str, address: &str, prefix: &str| Ok((name.into(), address.into(), prefix.into()));
+        assert_eq!(read("https://Example.com:8443/a/b/"), is("example.com", "example.com:8443", "/a/b"));
+        assert_eq!(read("https://[::1]:1"), is("::1", "[::1]:1", ""));
+        assert_eq!(read("https://10.0.0.1/"), is("10.0.0.1", "10.0.0.1:443", ""));
         for wrong in [
             "http://a",
             "https://",

@@ -333,6 +333,7 @@ impl Target {
             preferred: 0,
             server_name: String::new(),
             prefix: String::new(),
+            plain: None,
             way: Way::Direct,
         };
         self.route.resolved.as_ref().unwrap_or(&NOWHERE)

@@ -274,7 +274,7 @@ async fn a_protobuf_watch_ends_cleanly_after_an_event_and_breaks_within_one() {
 /// One endpoint that speaks HTTP/1.1 needs a connection for each request: it gets so many, and no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_to_an_endpoint_are_bounded() {
-    use narthex::egress::{BackendTls, Destination, Host, Pool, Resolver, SendError, Upstream};
+    use narthex::egress::{Address, BackendTls, Host, Pool, Resolver, SendError, Upstream, Wire};
     let world = World::new();
     let (go, hold) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicBool::new(true)));
     let (gone, holds) = (go.clone(), hold.clone());
@@ -297,10 +297,11 @@ async fn connections_to_an_endpoint_are_bounded() {
         alpn: Vec::new(),
     };
     let upstream = Upstream {
-        destination: Destination { host: Host::Ip(backend.address.ip()), port: backend.address.port() },
-        tls: Arc::new(BackendTls::new("things-v1.things.svc", settings).unwrap()),
+        address: Address::tcp(Host::Ip(backend.address.ip()), backend.address.port()),
+        wire: Wire::Tls(Arc::new(BackendTls::new("things-v1.things.svc", settings).unwrap())),
         connect_timeout: std::time::Duration::from_secs(10),
         way: narthex::egress::Way::Direct,
+        keeps_host: false,
     };
     let scenario = async {
         let endpoint = Pool::new(Resolver::System).with_most(3).endpoint(&upstream);

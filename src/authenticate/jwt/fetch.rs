@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::keys::Keys;
 use super::url::HttpsUrl;
-use crate::egress::{BackendTls, Dialler, Pool, SendError, Upstream, Way};
+use crate::egress::{Address, BackendTls, Dialler, Pool, SendError, Upstream, Way, Wire};
 use crate::message::Body;
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
@@ -91,10 +91,11 @@ impl Origin {
         };
         let tls = BackendTls::new(&url.server_name(), settings).map_err(|problem| problem.to_string())?;
         let upstream = Upstream {
-            destination: url.destination.clone(),
-            tls: Arc::new(tls),
+            address: Address::Tcp(url.destination.clone()),
+            wire: Wire::Tls(Arc::new(tls)),
             connect_timeout: CONNECT_TIMEOUT,
             way: self.way(dialler)?,
+            keeps_host: false,
         };
         let path = if url.path.is_empty() { "/" } else { &url.path };
         let mut request = Request::new(Body::Empty);

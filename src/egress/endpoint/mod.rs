@@ -1,6 +1,8 @@
 //! One endpoint of a backend, as one worker knows it: its connections and whether it answers.
 
 mod opening;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -18,7 +20,7 @@ use crate::egress::http1::{Idle, Open};
 use crate::egress::http2::{Multiplexed, NotAsked};
 use crate::egress::lease::{Lease, Pending, Stream};
 use crate::egress::pool::PoolReport;
-use crate::egress::{Dialler, Upstream, refusal};
+use crate::egress::{Address, Dialler, Upstream, Wire, refusal};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
 
@@ -34,7 +36,7 @@ pub struct Endpoint {
     dialler: Dialler,
     /// Connections that may be open at a time.
     most: usize,
-    /// What ALPN chose last; unknown before the first connection.
+    /// What was spoken last; unknown before the first connection.
     protocol: Cell<Option<Protocol>>,
     idle: Idle,
     open: Open,
@@ -84,7 +86,11 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
     pub(in crate::egress) fn new(upstream: Upstream, dialler: Dialler, most: usize) -> Rc<Endpoint> {
-        let host = upstream.destination.to_string();
+        let host = match &upstream.address {
+            Address::Tcp(destination) => destination.to_string(),
+            // As Go's clients that are given a socket and no more.
+            Address::Unix(_) => "localhost".to_owned(),
+        };
         let host = HeaderValue::from_str(&host).ok().zip(Authority::try_from(host).ok());
         Rc::new(Endpoint {
             upstream,
@@ -124,7 +130,7 @@ impl Endpoint {
         self.failure.borrow().is_none()
     }
 
-    /// What ALPN chose last.
+    /// What was spoken last.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol.get()
     }
@@ -262,17 +268,22 @@ impl Endpoint {
 
     /// HTTP/2 carries scheme and authority as pseudo-headers; the Host header goes.
     fn in_absolute_form(&self, request: &mut Request<Body>) {
-        request.headers_mut().remove(HOST);
+        let theirs = request.headers_mut().remove(HOST).filter(|_| self.upstream.keeps_host);
+        let theirs = theirs.and_then(|host| Authority::try_from(host.as_bytes()).ok());
         let mut parts = std::mem::take(request.uri_mut()).into_parts();
-        parts.scheme = Some(Scheme::HTTPS);
-        parts.authority = self.host.as_ref().map(|(_, authority)| authority.clone());
+        parts.scheme = Some(match self.upstream.wire {
+            Wire::Tls(_) => Scheme::HTTPS,
+            Wire::Plain(_) => Scheme::HTTP,
+        });
+        parts.authority = theirs.or_else(|| self.host.as_ref().map(|(_, authority)| authority.clone()));
         *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
         *request.version_mut() = Version::HTTP_2;
     }
 
     /// HTTP/1.1 carries a path, and a Host header.
     pub fn in_origin_form(&self, request: &mut Request<Body>) {
-        if let Some((host, _)) = &self.host {
+        let keeps = self.upstream.keeps_host && request.headers().contains_key(HOST);
+        if let Some((host, _)) = self.host.as_ref().filter(|_| !keeps) {
             request.headers_mut().insert(HOST, host.clone());
         }
         if request.uri().authority().is_some() {
@@ -314,7 +325,7 @@ impl Endpoint {
         let multiplexed = self.multiplexed.borrow();
         let http1 = self.protocol.get() != Some(Protocol::Http2);
         PoolReport {
-            destination: self.upstream.destination.clone(),
+            address: self.upstream.address.clone(),
             protocol: self.protocol.get(),
             idle: if http1 { self.idle.len() } else { multiplexed.iter().filter(|c| c.active.get() == 0).count() },
             busy: if http1 { self.pending() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },

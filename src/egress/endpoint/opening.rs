@@ -8,6 +8,7 @@ use futures_util::future::{LocalBoxFuture, Shared};
 use hyper::client::conn::http1;
 
 use super::Endpoint;
+use crate::egress::Wire;
 use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
 use crate::egress::silence::Verdict;
 use crate::egress::{http1 as one, http2 as many};
@@ -17,6 +18,8 @@ use crate::message::Body;
 pub(super) const MOST_CONNECTIONS: usize = 100;
 /// How long a failed endpoint waits before the next dial in the background, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The most of it where a dial costs nothing: who starts beside us is missed at once.
+const RETRY_CHEAP: Duration = Duration::from_millis(250);
 /// The reason of an endpoint that is out because it says nothing.
 const SILENT: &str = "NoAnswer";
 
@@ -76,7 +79,7 @@ impl Endpoint {
     pub(super) async fn open(self: &Rc<Self>, purpose: Purpose) -> Result<Opened, DialError> {
         let most = self.most;
         if self.multiplexed.borrow().len() >= most.min(MOST_CONNECTIONS) || self.open.has(most) {
-            let cause = format!("{}: no more connections than there are may be opened", self.upstream.destination);
+            let cause = format!("{}: no more connections than there are may be opened", self.upstream.address);
             return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
         }
         let opened = async {
@@ -89,10 +92,19 @@ impl Endpoint {
                 Protocol::Http1 => Opened::Http1(one::greet(dialled, &self.open).await?, timing),
                 Protocol::Http2 => {
                     let rest = self.upstream.patience().saturating_sub(started.elapsed());
-                    let greeting = tokio::time::timeout(rest, many::greet(dialled.stream));
-                    let connection = greeting.await.unwrap_or_else(|_| {
-                        let cause = format!("{}: no SETTINGS in time", self.upstream.destination);
+                    let greeting = tokio::time::timeout(rest, many::greet(dialled.channel));
+                    let greeted = greeting.await.unwrap_or_else(|_| {
+                        let cause = format!("{}: no SETTINGS in time", self.upstream.address);
                         Err(DialError { phase: DialPhase::Http, reason: "ConnectTimeout", cause })
+                    });
+                    let connection = greeted.map_err(|error| match &self.upstream.wire {
+                        Wire::Tls(_) => error,
+                        // Nobody was asked whether it does.
+                        Wire::Plain(_) => {
+                            let DialError { phase, reason, cause } = error;
+                            let cause = format!("{cause}; see whether it speaks HTTP/2 without TLS (h2c)");
+                            DialError { phase, reason, cause }
+                        }
                     })?;
                     self.multiplexed.borrow_mut().push(Rc::new(connection));
                     Opened::Http2(timing)
@@ -124,6 +136,7 @@ impl Endpoint {
             return;
         }
         self.idle.clear();
+        let most = if self.upstream.is_cheap_to_dial() { RETRY_CHEAP } else { RETRY.1 };
         let endpoint = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             let mut delay = RETRY.0;
@@ -133,7 +146,7 @@ impl Endpoint {
                 if endpoint.is_usable() || endpoint.dialling().await.is_ok() {
                     return;
                 }
-                delay = (delay * 2).min(RETRY.1);
+                delay = (delay * 2).min(most);
             }
         });
     }
@@ -157,7 +170,7 @@ impl Endpoint {
     }
 
     fn silent(&self) -> DialError {
-        let cause = format!("{}: connected, and does not say that it lives", self.upstream.destination);
+        let cause = format!("{}: connected, and does not say that it lives", self.upstream.address);
         DialError { phase: DialPhase::Http, reason: SILENT, cause }
     }
 

@@ -9,8 +9,8 @@ use http_body_util::{BodyExt, Limited};
 
 use crate::availability::{Probe, ProbeFailure, Witness};
 use crate::discovery::{Fetch, FetchError, Fetched, MAX_BODY};
-use crate::egress::{Destination, Pool, SendError, Sent, Upstream};
-use crate::forward::{Stamp, backend_tls};
+use crate::egress::{Address, Pool, SendError, Sent};
+use crate::forward::{Stamp, upstream, wire};
 use crate::kubeapi::User;
 use crate::message::Body;
 use crate::observe::metrics::Metrics;
@@ -45,20 +45,14 @@ impl Asker {
         &self,
         api_service: &ApiService,
         resolved: &Resolved,
-        destination: &Destination,
+        address: &Address,
         path: &str,
         headers: &[(http::HeaderName, &str)],
     ) -> Result<Sent, Unanswered> {
         let wrong = |cause: String| Unanswered { reason: "TLSConfiguration", cause };
         let ours = self.identity.as_ref().map(Published::get);
-        let tls = backend_tls(api_service, &resolved.server_name, ours.as_ref())
-            .map_err(|problem| wrong(problem.to_string()))?;
-        let endpoint = self.pool.endpoint(&Upstream {
-            destination: destination.clone(),
-            tls: Arc::new(tls),
-            connect_timeout: api_service.settings.connect_timeout,
-            way: resolved.way.clone(),
-        });
+        let wire = wire(api_service, resolved, ours.as_ref()).map_err(|problem| wrong(problem.to_string()))?;
+        let endpoint = self.pool.endpoint(&upstream(api_service, resolved, address, &wire));
         let mut request = Box::new(Request::new(Body::Empty));
         *request.method_mut() = Method::GET;
         *request.uri_mut() = format!("{}{path}", resolved.prefix)
@@ -99,7 +93,7 @@ impl Probe for &Asker {
         &self,
         api_service: &ApiService,
         resolved: &Resolved,
-        endpoint: &Destination,
+        endpoint: &Address,
     ) -> Result<(), ProbeFailure> {
         let path = api_service.discovery_path();
         let sent = self
@@ -144,8 +138,8 @@ impl Fetch for Fetcher {
         // Those that serve badly are asked last: others say the same sooner.
         let (out, fine): (Vec<_>, Vec<_>) =
             resolved.endpoints.iter().zip(&route.standings).partition(|(_, standing)| standing.is_out());
-        for (destination, _) in fine.into_iter().chain(out).take(3) {
-            match self.asker.ask(&route.api_service, resolved, destination, path, &headers).await {
+        for (address, _) in fine.into_iter().chain(out).take(3) {
+            match self.asker.ask(&route.api_service, resolved, address, path, &headers).await {
                 Ok(sent) => return read(sent, self.most).await,
                 Err(unanswered) => last = FetchError(format!("{}: {}", unanswered.reason, unanswered.cause)),
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::availability::{Condition, ConditionStatus};
-use crate::egress::{Dialler, Way};
+use crate::egress::Dialler;
 use crate::observe::health::Check;
 use crate::process::{Drain, Phase, Published, Publisher};
 use crate::route::{Route, Table};
@@ -67,8 +67,8 @@ async fn look(route: &Route, dialler: &Dialler) -> Result<(), (&'static str, Str
     let resolved = route.resolved.as_ref().map_err(|unavailable| (unavailable.reason, unavailable.message.clone()))?;
     let patience = route.api_service.settings.connect_timeout;
     let mut last = ("NoEndpoints", String::new());
-    for destination in &resolved.endpoints {
-        match dialler.open(&Way::Direct, destination, patience).await {
+    for address in &resolved.endpoints {
+        match dialler.reach(&resolved.way, address, patience).await {
             Ok(_) => return Ok(()),
             Err(error) => last = (error.reason, error.cause),
         }

@@ -1,0 +1,121 @@
+//! A server for the tests of endpoints: it answers with what it was asked.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONNECTION, HOST, TE, UPGRADE};
+use http::{Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_rustls::TlsAcceptor;
+
+use crate::egress::{Address, Host, Protocol};
+use crate::message::BodyError;
+
+/// What is accepted.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+enum Door {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A server that is there until it is dropped, with all its connections.
+pub(super) struct Server {
+    pub(super) address: Address,
+    connections: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    pub(super) async fn tcp(speaks: Protocol) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        Server::start(Door::Tcp(listener), Address::tcp(Host::Ip(at.ip()), at.port()), speaks, None)
+    }
+
+    pub(super) fn unix(path: &Path, speaks: Protocol, tls: Option<TlsAcceptor>) -> Server {
+        Server::start(Door::Unix(UnixListener::bind(path).unwrap()), Address::Unix(path.to_owned()), speaks, tls)
+    }
+
+    fn start(door: Door, address: Address, speaks: Protocol, tls: Option<TlsAcceptor>) -> Server {
+        let connections = Arc::new(AtomicUsize::new(0));
+        let opened = connections.clone();
+        let task = tokio::spawn(async move {
+            let mut all = JoinSet::new();
+            loop {
+                let mut stream: Box<dyn Stream> = match &door {
+                    Door::Tcp(listener) => Box::new(listener.accept().await.unwrap().0),
+                    Door::Unix(listener) => Box::new(listener.accept().await.unwrap().0),
+                };
+                opened.fetch_add(1, SeqCst);
+                if let Some(tls) = &tls {
+                    stream = Box::new(tls.accept(stream).await.unwrap());
+                }
+                all.spawn(serve(stream, speaks));
+            }
+        });
+        Server { address, connections, task }
+    }
+
+    /// How many connections were made to it.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(SeqCst)
+    }
+}
+
+async fn serve(stream: Box<dyn Stream>, speaks: Protocol) {
+    let (stream, service) = (TokioIo::new(stream), service_fn(answer));
+    // How they end is the client's matter.
+    let _ = match speaks {
+        Protocol::Http1 => http1::Builder::new().serve_connection(stream, service).with_upgrades().await,
+        Protocol::Http2 => http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await,
+    };
+}
+
+/// Says what it was asked and, as gRPC does, behind it the trailers it got; to who asks for it, it becomes an echo.
+async fn answer(
+    mut request: Request<Incoming>,
+) -> Result<Response<StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, BodyError>>>>>, Infallible> {
+    let body = |frames: Vec<Frame<Bytes>>| {
+        StreamBody::new(stream::iter(frames.into_iter().map(Ok).collect::<Vec<Result<_, BodyError>>>()))
+    };
+    if request.headers().contains_key(UPGRADE) {
+        let upgraded = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let (mut from, mut to) = tokio::io::split(TokioIo::new(upgraded.await.unwrap()));
+            tokio::io::copy(&mut from, &mut to).await.unwrap();
+            to.shutdown().await.unwrap();
+        });
+        let response = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+        let response = response.header(CONNECTION, "Upgrade").header(UPGRADE, "echo");
+        return Ok(response.body(body(Vec::new())).unwrap());
+    }
+    let (parts, from) = request.into_parts();
+    let header = |name| parts.headers.get(name).map_or("-", |value| value.to_str().unwrap()).to_owned();
+    let said =
+        [format!("{:?}", parts.version), parts.method.to_string(), parts.uri.to_string(), header(HOST), header(TE)];
+    let from = from.collect().await.unwrap();
+    let trailers = from.trailers().cloned();
+    let text = format!("{} {:?}", said.join(" "), from.to_bytes());
+    let frames = [Some(Frame::data(text.into())), trailers.map(Frame::trailers)];
+    Ok(Response::new(body(frames.into_iter().flatten().collect())))
+}
