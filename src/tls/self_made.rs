@@ -100,6 +100,9 @@ impl SelfMade {
     /// Makes what is missing, wrong, or has less than a third of its life left; gives the files written. What is
     /// good stays as it is. Call it before the start, and let [`SelfMade::renew`] go on.
     pub fn ensure(&self, now: SystemTime) -> Result<Vec<PathBuf>, Problems> {
+        if self.wanted.is_empty() {
+            return Ok(Vec::new());
+        }
         self.store.create_directory()?;
         let mut problems = Problems::default();
         let mut written = Vec::new();

@@ -139,6 +139,21 @@ async fn the_longest_path_says_whose_a_request_is() {
 }
 
 #[tokio::test]
+async fn with_a_certificate_nothing_is_written() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let reviewer = Reviewer::start(&world).await;
+    let mut line = arguments(&world, &[("/", &server)], &[]);
+    line.retain(|argument| !argument.starts_with("--data-dir"));
+    // Nowhere to write to is known, either.
+    let sidecar = Gateway::start_in("sidecar", &line, &[]);
+    let stage = Stage { world, reviewer, sidecar };
+    assert_eq!(stage.ask("/books", &[TINA]).await.status, 200);
+    assert!(!stage.world.path("data").exists());
+    assert_eq!(stage.reviewer.asked("TokenReview").len(), 1);
+}
+
+#[tokio::test]
 async fn a_path_without_an_upstream_is_nowhere() {
     let world = World::new();
     let server = server(&world, "{}").await;

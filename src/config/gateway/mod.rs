@@ -113,18 +113,24 @@ pub(super) fn port(reading: &mut Reading<'_>) -> u16 {
 
 /// `--data-dir`, or where the XDG base directory specification puts the state of a program.
 pub(super) fn data_dir(reading: &mut Reading<'_>) -> PathBuf {
+    let found = data_dir_if_any(reading);
+    if found.is_none() {
+        reading.problem("data-dir", "needed, because neither XDG_STATE_HOME nor HOME says where to keep files");
+    }
+    found.unwrap_or_default()
+}
+
+/// The same for who may have nothing to keep.
+pub(super) fn data_dir_if_any(reading: &mut Reading<'_>) -> Option<PathBuf> {
     if let Some(path) = reading.path("data-dir") {
-        return path;
+        return Some(path);
     }
     // The specification: a relative path in these variables is to be ignored.
     let absolute = |variable| reading.environment(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
-        (Some(state), _) => state.join("narthex"),
-        (None, Some(home)) => home.join(".local/state/narthex"),
-        (None, None) => {
-            reading.problem("data-dir", "needed, because neither XDG_STATE_HOME nor HOME says where to keep files");
-            PathBuf::new()
-        }
+        (Some(state), _) => Some(state.join("narthex")),
+        (None, Some(home)) => Some(home.join(".local/state/narthex")),
+        (None, None) => None,
     }
 }
 

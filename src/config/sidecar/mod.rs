@@ -59,7 +59,7 @@ impl Arguments<Sidecar> {
         }
         serving.requested = requested(&mut reading, api_server.as_deref());
         let config = GatewayConfig {
-            data_dir: gateway::data_dir(&mut reading),
+            data_dir: data_dir(&mut reading, &serving),
             limits: gateway::serving::limits(&mut reading),
             serving,
             delegated,
@@ -75,6 +75,12 @@ impl Arguments<Sidecar> {
         };
         (config, reading.end())
     }
+}
+
+/// A pod's file system may be read-only, and a user there have no home: a sidecar that has a certificate keeps nothing.
+fn data_dir(reading: &mut Reading<'_>, serving: &gateway::Serving) -> PathBuf {
+    let keeps = serving.requested.is_some() || serving.tls.pair.is_none() && serving.tls.named.is_empty();
+    if keeps { gateway::data_dir(reading) } else { gateway::data_dir_if_any(reading).unwrap_or_default() }
 }
 
 /// `--kubeconfig`, or what a pod has without it.

@@ -209,7 +209,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         ways_file: ways_file.map(|file| (file, ways_publisher)),
         metrics: metrics.clone(),
         in_use: serving_readers.in_use.clone(),
-        kept: Kept::within(&config.data_dir.join("last-good")),
+        kept: if sidecar { Kept::nowhere() } else { Kept::within(&config.data_dir.join("last-good")) },
         drain: drain.clone(),
     };
     let mut threads = Vec::new();

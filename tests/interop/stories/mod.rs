@@ -22,6 +22,7 @@ mod quickstart;
 mod reading;
 mod schedulers;
 mod served;
+mod sidecar;
 mod socks5;
 mod standalone;
 mod watching;
@@ -68,6 +69,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
         impersonation::WITH_KUBECTL,
         standalone::WITH_KUBECTL,
         served::WITH_KUBECTL,
+        sidecar::WITH_KUBECTL,
         socks5::WITH_KUBECTL,
         proxy::WITH_KUBECTL,
         konnectivity::WITH_KUBECTL,

@@ -19,7 +19,7 @@ mod session;
 pub(crate) use addresses::free_port;
 pub(crate) use behind::{Behind, configuration};
 pub(crate) use certificates::Identity;
-pub(crate) use cluster::{Cluster, audit_policy};
+pub(crate) use cluster::{Cluster, audit_policy, is_ready};
 pub(crate) use converter::converter;
 pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use extension::Extension;
