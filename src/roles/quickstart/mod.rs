@@ -1,27 +1,27 @@
 //! `narthex quickstart`: everything in one process on this machine.
 //!
-//! The example API stands behind the gateway as any extension API server would: over mutual TLS,
-//! believing the front proxy and nobody else.
+//! The example API is a plain HTTP server on a unix socket. A sidecar in front of it makes it an extension API server as
+//! any other: over mutual TLS, believing the front proxy and nobody else. The gateway stands in front of that.
 
 pub mod example;
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::fs::DirBuilder;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustls::ServerConfig;
-use rustls::server::WebPkiClientVerifier;
 
 use super::cli::{self, Command};
 use super::gateway::{self, Extra};
 use crate::config::{GatewayConfig, QuickstartConfig};
 use crate::observe::log;
 use crate::process::{Drain, Problem, Problems};
-use crate::tls::{self, KeyPair, Kind, SelfMade, Wanted};
+use crate::tls::{self, Kind, SelfMade, Store, Wanted};
 use example::ExampleApi;
 
 /// The Service the example stands behind; its certificate is for this name.
@@ -41,12 +41,19 @@ pub(super) fn run(config: &QuickstartConfig) -> ExitCode {
         Err(problem) => return super::tell("quickstart", &problem.into()),
     };
     match start(config, level) {
-        Ok(running) => running.until_interrupt(),
+        Ok(both) => both.gateway.until_interrupt(),
         Err(problems) => super::tell("quickstart", &problems),
     }
 }
 
-fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<gateway::Running, Problems> {
+/// The gateway, and the sidecar behind it.
+struct Both {
+    gateway: gateway::Running,
+    /// Serves until the process ends.
+    _sidecar: gateway::Running,
+}
+
+fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<Both, Problems> {
     let data = std::path::absolute(&config.data_dir).map_err(|error| Problem::new(config.data_dir.display(), error))?;
     let (namespace, name) = SERVICE;
     let certificate = || Wanted::backend("example", &[format!("{name}.{namespace}.svc")]);
@@ -54,15 +61,15 @@ fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<gateway::Run
     let fresh = !made.ensure(SystemTime::now())?.is_empty();
     let store = made.store();
 
-    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| Problem::new("127.0.0.1", error))?;
-    let address = listener.local_addr().map_err(|error| Problem::new("127.0.0.1", error))?;
-    let serving = KeyPair::load(&store.files("example"))?;
-    let front_proxies = store.authority(Kind::RequestHeader)?;
-    serve_example(listener, server_config(&serving, &front_proxies)?)?;
+    let (listener, socket) = example_socket(&data)?;
+    serve_example(listener)?;
+    let sidecar_config = sidecar_config(&data, &socket, store)?;
+    let files = gateway::Files::read(&sidecar_config)?;
+    let sidecar = gateway::start(&sidecar_config, files, Extra::default(), level.clone())?;
 
     let registry = data.join("registry");
     let authority = store.authority_files(Kind::Backend).certificate;
-    write_registry(&registry, &authority, address)?;
+    write_registry(&registry, &authority, sidecar.address())?;
 
     let gateway_config = gateway_config(config, &data, &registry)?;
     let files = gateway::Files::read(&gateway_config)?;
@@ -72,7 +79,47 @@ fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<gateway::Run
         running.wait_until_known(("example.narthex.dev", version, resource), PATIENCE);
     }
     tell(&running, &data, fresh);
-    Ok(running)
+    Ok(Both { gateway: running, _sidecar: sidecar })
+}
+
+/// A socket in a directory for the owner alone: whoever reaches it is believed.
+fn example_socket(data: &Path) -> Result<(UnixListener, PathBuf), Problem> {
+    let directory = data.join("run");
+    let socket = directory.join("example.sock");
+    let open = || {
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        // One that an earlier process left behind.
+        match std::fs::remove_file(&socket) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        UnixListener::bind(&socket)
+    };
+    let listener = open().map_err(|error| Problem::new(socket.display(), error))?;
+    Ok((listener, socket))
+}
+
+/// The sidecar's, in front of the example: only the gateway comes there, as the front proxy that it is.
+fn sidecar_config(data: &Path, socket: &Path, store: &Store) -> Result<GatewayConfig, Problems> {
+    let serving = store.files("example");
+    let line = [
+        "narthex".to_owned(),
+        "sidecar".to_owned(),
+        format!("--data-dir={}", data.display()),
+        format!("--upstream=unix:{}", socket.display()),
+        "--secure-listen-address=127.0.0.1:0".to_owned(),
+        format!("--tls-cert-file={}", serving.certificate.display()),
+        format!("--tls-private-key-file={}", serving.key.display()),
+        format!("--requestheader-client-ca-file={}", store.authority_files(Kind::RequestHeader).certificate.display()),
+        format!("--requestheader-allowed-names={}", tls::FRONT_PROXY),
+        "--authorization-mode=AlwaysAllow".to_owned(),
+        "--admin-address=".to_owned(),
+    ];
+    let wrong = |message: String| Problems::from(Problem::new("quickstart", message));
+    let command = cli::parse(line).map_err(|error| wrong(error.to_string()))?;
+    let Command::Sidecar(arguments) = command else { return Err(wrong("the sidecar's flags were not read".into())) };
+    let (config, mistakes) = arguments.read(&|_| None);
+    if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems) }
 }
 
 /// The gateway's configuration as its own command line would give it, so that every default is its default.
@@ -93,32 +140,14 @@ fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Re
     if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems) }
 }
 
-/// Asks for a certificate of the request-header authority, and takes no connection without one.
-fn server_config(pair: &KeyPair, authority: &tls::Authority) -> Result<Arc<ServerConfig>, Problem> {
-    let wrong = |error: &dyn std::fmt::Display| Problem::new(pair.place(), error);
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(authority.certificate().clone()).map_err(|error| wrong(&error))?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls::provider())
-        .build()
-        .map_err(|error| wrong(&error))?;
-    let mut config = ServerConfig::builder_with_provider(tls::provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&error))?
-        .with_client_cert_verifier(verifier)
-        .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(pair.certified().as_ref().clone())));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
-}
-
 /// Runs the example on a thread of its own; it ends with the process.
-fn serve_example(listener: TcpListener, tls: Arc<ServerConfig>) -> Result<(), Problem> {
+fn serve_example(listener: UnixListener) -> Result<(), Problem> {
     let wrong = |error: std::io::Error| Problem::new("the example API", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrong)?;
     let serve = move || {
         // Kept, so that the example never begins to drain: Ctrl-C ends it at once.
         let (_drainer, drain) = Drain::new();
-        let names = vec![tls::FRONT_PROXY.to_owned()];
-        if let Err(error) = runtime.block_on(example::serve(listener, tls, ExampleApi::new(), names, drain)) {
+        if let Err(error) = runtime.block_on(example::serve(listener, ExampleApi::new(), drain)) {
             tracing::error!(%error, "the example API ended");
         }
     };
@@ -161,13 +190,13 @@ fn write_registry(directory: &Path, authority: &Path, address: SocketAddr) -> Re
 
 /// Says what was done and what to try, in lines that can be pasted.
 fn tell(running: &gateway::Running, data: &Path, fresh: bool) {
-    let quoted = |path: std::path::PathBuf| quoted(&path.display().to_string());
+    let quoted = |path: PathBuf| quoted(&path.display().to_string());
     let kubeconfig = quoted(data.join("admin.kubeconfig"));
     let pki = |name: &str| quoted(data.join("pki").join(name));
     let made = if fresh { "Made" } else { "Found" };
     let mut text = format!(
         "{made} authorities, certificates and a kubeconfig in {}\n\
-         The gateway listens on https://{}, a small example API stands behind it.\n\nTry:\n",
+         The gateway listens on https://{}; behind it a sidecar, and behind that a small example API on a unix socket.\n\nTry:\n",
         data.display(),
         running.address()
     );

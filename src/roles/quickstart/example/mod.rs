@@ -1,7 +1,7 @@
 //! A small real extension API, to stand behind the gateway of `narthex quickstart`.
 //!
 //! Group `example.narthex.dev`: namespaced `greetings` in `v1`, cluster-scoped `doors` in `v1alpha1`, kept
-//! in memory. It believes what the front proxy says about the user, and nobody else.
+//! in memory. It knows nothing of certificates and permissions: a sidecar in front of it does, and says who asks.
 
 use std::sync::Arc;
 use std::time::Duration;

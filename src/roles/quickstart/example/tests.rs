@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 
 use super::ExampleApi;
-use super::serve::{FrontProxy, converse};
+use super::serve::converse;
 use crate::process::{Drain, Drainer};
 
 const GREETINGS: &str = "/apis/example.narthex.dev/v1/namespaces/default/greetings";
@@ -50,7 +50,7 @@ impl World {
     /// Sends over a connection of its own, as the front proxy for ann.
     async fn send(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
-        tokio::spawn(converse(theirs, false, self.api.clone(), Some(FrontProxy::for_tests()), self.drain.clone()));
+        tokio::spawn(converse(theirs, self.api.clone(), self.drain.clone()));
         let (mut sender, connection) = http1::handshake(TokioIo::new(ours)).await.unwrap();
         tokio::spawn(connection);
         sender.send_request(request).await.unwrap()
