@@ -28,7 +28,7 @@ pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) ->
                 continue;
             }
         };
-        let url = match UpstreamUrl::parse(url, h2c) {
+        let url = match UpstreamUrl::parse(url, h2c && !url.starts_with("https://")) {
             Ok(url) => url,
             Err(message) => {
                 reading.problem(UPSTREAM, message);

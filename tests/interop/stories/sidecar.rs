@@ -2,6 +2,7 @@
 //! `narthex sidecar` in front of it, in a real cluster.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 
@@ -15,7 +16,8 @@ pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] =
 
 /// What the serving certificate is for.
 const NAMES: [&str; 3] = ["library.library.svc", "localhost", "127.0.0.1"];
-const BOOKS: &str = "/apis/library.example.com/v1/namespaces/default/books";
+/// There is one APIService of this name in a cluster, and each kubectl has its own sidecar.
+static REGISTERED: Mutex<()> = Mutex::new(());
 
 /// The two processes of the pod, on this machine.
 struct Pod {
@@ -104,6 +106,7 @@ fn begin(directory: &Path, socket: &Path, asks: &Path, name: &str, flags: &[Stri
 }
 
 fn tutorial(world: &World, kubectl: &Kubectl) {
+    let _alone = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     let name = format!("sidecar-{}", kubectl.version.replace('.', "-"));
     let admin = Admin { world, kubectl, directory: world.scratch(&name) };
     admin.run("apply -f -", include_str!("../../../deploy/sidecar/rbac.yaml")).ok();
@@ -121,7 +124,10 @@ fn tutorial(world: &World, kubectl: &Kubectl) {
     });
     let refused = "User \"jane\" cannot list resource \"books\" in API group \"library.example.com\"";
     session.aside("get books").refused(refused);
-    admin.run("create rolebinding jane-reads -n default --clusterrole=library:librarian --user=jane", "").ok();
+    let namespace = session.namespace.clone();
+    let books = format!("/apis/library.example.com/v1/namespaces/{namespace}/books");
+    let binding = format!("rolebinding jane-lends -n {namespace}");
+    admin.run(&format!("create {binding} --clusterrole=library:librarian --user=jane"), "").ok();
     eventually("jane to be let in", || {
         let step = session.aside("get books");
         if step.success { Ok(()) } else { Err(step.errors) }
@@ -141,11 +147,11 @@ fn tutorial(world: &World, kubectl: &Kubectl) {
     let cluster = world.cluster.admin_kubeconfig.display().to_string();
     let flags = [("--kubeconfig", &*cluster), ("--delegate-kubeconfig", &*cluster), ("--leader-elect", "false")];
     let gateway = Gateway::bare(&world.cluster, &admin.directory, &format!("{name}-gateway"), &flags);
-    through_a_gateway_that_nobody_named(&gateway, jane);
+    through(&gateway, jane, &books);
 
     // Straight at the sidecar: nobody believes what a client says of itself, and RBAC decides as before.
     let straight = |who: Option<&Identity>, headers: &[(&str, &str)]| {
-        let answer = pod.door.send(who, "GET", BOOKS, headers, b"").unwrap();
+        let answer = pod.door.send(who, "GET", &books, headers, b"").unwrap();
         (answer.status.as_u16(), answer.text())
     };
     let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
@@ -160,7 +166,7 @@ fn tutorial(world: &World, kubectl: &Kubectl) {
     let account = r#"User \"system:serviceaccount:library:library\" cannot list"#;
     assert!(status == 403 && text.contains(account), "{status} {text}");
 
-    admin.run("delete rolebinding jane-reads -n default", "").ok();
+    admin.run(&format!("delete {binding}"), "").ok();
     eventually("jane to be let in no more", || {
         let (status, text) = straight(Some(jane), &[]);
         if status == 403 { Ok(()) } else { Err(text) }
@@ -170,14 +176,14 @@ fn tutorial(world: &World, kubectl: &Kubectl) {
 }
 
 /// The gateway comes as a front proxy by the same authority as kube-apiserver does.
-fn through_a_gateway_that_nobody_named(gateway: &Gateway, who: &Identity) {
+fn through(gateway: &Gateway, who: &Identity, books: &str) {
     eventually("books through narthex", || {
-        let answer = gateway.door.get(Some(who), BOOKS)?;
+        let answer = gateway.door.get(Some(who), books)?;
         if answer.status != 200 {
             return Err(answer.text());
         }
-        let books = answer.json();
-        assert_eq!(books["items"][0]["metadata"]["name"], "emma", "{books}");
+        let list = answer.json();
+        assert_eq!(list["items"][0]["metadata"]["name"], "emma", "{list}");
         Ok(())
     });
 }
