@@ -136,7 +136,7 @@ fn tutorial(world: &World, kubectl: &Kubectl) {
     session.with_input("create -f -", book).ok();
     assert!(session.kubectl("get books").ok().contains("emma"));
     let lender = "get book emma -o jsonpath={.status.lender}/{.status.groups}";
-    assert_eq!(session.kubectl(lender).ok(), r#"jane/["devs","system:authenticated"]"#);
+    assert_eq!(session.kubectl(lender).ok(), r#"jane/["devs","qa","system:authenticated"]"#);
     let mut watch = session.stream("get books -w --no-headers");
     watch.line_with("emma");
     session.kubectl("patch book emma --type=merge -p {\"spec\":{\"pages\":474}}").ok();
