@@ -9,6 +9,7 @@ pub mod coding;
 pub mod hop_by_hop;
 /// Which encoding a client accepts.
 pub mod negotiate;
+mod rbac_proxy;
 mod received;
 mod refusal;
 mod respond;
@@ -17,5 +18,5 @@ pub use body::{Body, BodyError};
 pub use hop_by_hop::upgrade_protocol;
 pub use negotiate::Accept;
 pub use received::Received;
-pub use refusal::{Blame, Refusal};
+pub use refusal::{Blame, Judged, Refusal};
 pub use respond::{ErrorFormat, respond, warning};

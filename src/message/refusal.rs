@@ -36,13 +36,29 @@ struct Inner {
     status: Status,
     cause: String,
     text: Option<&'static str>,
+    rbac_proxy_text: Option<&'static str>,
+    judged: Option<Judged>,
     warning: Option<&'static str>,
+}
+
+/// What was judged, as kube-rbac-proxy tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Name of the user.
+    pub user: String,
+    /// `get`, `list`, …
+    pub verb: String,
+    /// Empty for a path.
+    pub resource: String,
+    /// May be empty.
+    pub subresource: String,
 }
 
 impl Refusal {
     /// A refusal the client reads as `status`.
     pub fn new(blame: Blame, status: Status) -> Refusal {
-        Refusal(Box::new(Inner { blame, status, cause: String::new(), text: None, warning: None }))
+        let (text, rbac_proxy_text, judged, warning) = (None, None, None, None);
+        Refusal(Box::new(Inner { blame, status, cause: String::new(), text, rbac_proxy_text, judged, warning }))
     }
 
     /// Adds the private cause, which goes to the log and the access record and never to the client.
@@ -62,6 +78,30 @@ impl Refusal {
     /// kube-aggregator's text for it, if it has one of its own.
     pub fn text(&self) -> Option<&'static str> {
         self.0.text
+    }
+
+    /// Sets what `--error-format=kube-rbac-proxy` answers instead of the Status.
+    #[must_use]
+    pub fn with_rbac_proxy_text(mut self, text: &'static str) -> Refusal {
+        self.0.rbac_proxy_text = Some(text);
+        self
+    }
+
+    /// kube-rbac-proxy's text for it, if it has one of its own.
+    pub fn rbac_proxy_text(&self) -> Option<&'static str> {
+        self.0.rbac_proxy_text
+    }
+
+    /// Adds what was judged, for `--error-format=kube-rbac-proxy`.
+    #[must_use]
+    pub fn of(mut self, judged: Judged) -> Refusal {
+        self.0.judged = Some(judged);
+        self
+    }
+
+    /// What was judged, if this is about a permission.
+    pub fn judged(&self) -> Option<&Judged> {
+        self.0.judged.as_ref()
     }
 
     /// Adds a `Warning: 299`, which kubectl shows to its user.

@@ -3,7 +3,7 @@
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
 
-use super::{Accept, Blame, Body, Refusal};
+use super::{Accept, Blame, Body, Refusal, rbac_proxy};
 use crate::kubeapi;
 
 /// `--error-format`.
@@ -15,10 +15,15 @@ pub enum ErrorFormat {
     /// kube-aggregator's texts where it has them: routing, availability and backend failures. What
     /// k8s.io/apiserver answers with a Status (400, 401, 403, 504, …) stays one.
     Text,
+    /// Texts for everything, kube-rbac-proxy's where it has them.
+    KubeRbacProxy,
 }
 
 /// The answer for `refusal`, as the client reads it. The private cause stays behind.
 pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Response<Body> {
+    if format == ErrorFormat::KubeRbacProxy {
+        return rbac_proxy::respond(refusal);
+    }
     let status = refusal.status();
     let (content_type, bytes) = match text_of(refusal, format) {
         Some(text) => (HeaderValue::from_static("text/plain; charset=utf-8"), format!("{text}\n").into()),

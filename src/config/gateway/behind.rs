@@ -182,6 +182,7 @@ pub(in crate::config) fn forwarding(reading: &mut Reading<'_>) -> Forwarding {
         forward_uid: reading.switch("forward-uid"),
         error_format: match reading.choice("error-format").as_str() {
             "text" => ErrorFormat::Text,
+            "kube-rbac-proxy" => ErrorFormat::KubeRbacProxy,
             _ => ErrorFormat::Status,
         },
         max_inflight: Some(reading.size("max-requests-inflight")).filter(|limit| *limit > 0),

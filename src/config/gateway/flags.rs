@@ -433,9 +433,10 @@ pub static BEHIND: Group = Group {
         Flag::new("forward-uid", Kind::Switch, "true", "Tell backends the user's UID, in X-Remote-Uid"),
         Flag::new(
             "error-format",
-            Kind::Choice(&["status", "text"]),
+            Kind::Choice(&["status", "text", "kube-rbac-proxy"]),
             "status",
-            "Errors of backends as metav1.Status, or as the plain texts of kube-aggregator",
+            "Errors as metav1.Status; text: those of backends as the plain texts of kube-aggregator; kube-rbac-proxy: all \
+             as texts, that program's where it has them",
         ),
         Flag::new(
             "resolver",

@@ -249,7 +249,11 @@ mod tests {
                 "--tls-min-version: \"VersionTLS10\" is not supported; use VersionTLS12 or VersionTLS13",
                 false,
             ),
-            (&["--error-format=xml"], "--error-format: \"xml\" is not supported; use status or text", false),
+            (
+                &["--error-format=xml"],
+                "--error-format: \"xml\" is not supported; use status or text or kube-rbac-proxy",
+                false,
+            ),
             (
                 &["--tls-cert-file=a.crt"],
                 "--tls-cert-file: a.crt needs its key; give --tls-private-key-file too",
