@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use rustls_pki_types::UnixTime;
 
 use super::bearer::{self, Bearer};
@@ -42,6 +42,8 @@ pub struct Settings {
     pub audiences: Vec<String>,
     /// `--anonymous-auth`.
     pub anonymous: bool,
+    /// Names besides the standard ones under which a backend is told who asks. No client says anything under them.
+    pub told_under: Vec<HeaderName>,
 }
 
 /// Finds out who is asking. One a worker; cheap to make.
@@ -81,7 +83,7 @@ impl Authenticator {
     /// A chain of what `settings` name.
     pub fn new(settings: Settings) -> Authenticator {
         let anonymous = User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() };
-        let given = Arc::new(Speech::of(settings.request_headers.clone()));
+        let given = Arc::new(Speech::of(settings.request_headers.clone(), &settings.told_under));
         Authenticator { settings, given, announced: ArcSwapOption::empty(), anonymous: Arc::new(anonymous) }
     }
 
@@ -106,7 +108,7 @@ impl Authenticator {
         {
             return Cow::Owned(last.1.clone());
         }
-        let speech = Arc::new(Speech::of(RequestHeaders::announced(theirs)));
+        let speech = Arc::new(Speech::of(RequestHeaders::announced(theirs), &self.settings.told_under));
         self.announced.store(Some(Arc::new((theirs.clone(), speech.clone()))));
         Cow::Owned(speech)
     }
@@ -266,8 +268,8 @@ impl Authenticator {
 }
 
 impl Speech {
-    fn of(request_headers: RequestHeaders) -> Speech {
-        let headers = Arc::new(IdentityHeaders::new(&request_headers.names));
+    fn of(request_headers: RequestHeaders, told_under: &[HeaderName]) -> Speech {
+        let headers = Arc::new(IdentityHeaders::new(&request_headers.names).and(told_under));
         Speech { request_headers, headers }
     }
 

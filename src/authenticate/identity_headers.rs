@@ -1,8 +1,8 @@
 //! Headers by which somebody says who they are: found in one pass, and removed before anything else can
 //! believe them.
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 
 use super::request_header::RequestHeaderNames;
 use crate::message::hop_by_hop::remove_where;
@@ -60,6 +60,13 @@ impl IdentityHeaders {
             headers.add_prefix(prefix, Kind::FrontProxy);
         }
         headers
+    }
+
+    /// Knows these names too: under them a backend is told who asks (`--auth-header-*`).
+    #[must_use]
+    pub fn and(mut self, names: &[HeaderName]) -> IdentityHeaders {
+        names.iter().for_each(|name| self.add_name(name.as_str(), Kind::FrontProxy));
+        self
     }
 
     /// Removes from `headers` whatever carries a credential or a front proxy's word, but not the header
@@ -138,7 +145,7 @@ fn dashed(byte: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderValue;
 
     use super::*;
 
@@ -162,8 +169,9 @@ mod tests {
             groups: vec!["X-Corp-Group".parse().unwrap()],
             extra_prefixes: vec!["X-Corp-Extra-".to_owned()],
         };
-        let headers = IdentityHeaders::new(&configured);
+        let headers = IdentityHeaders::new(&configured).and(&["X-Auth-Name".parse().unwrap()]);
         let names = [
+            "x_auth-name",
             "Authorization",
             "X-Remote-User",
             "X-REMOTE-UID",

@@ -96,6 +96,7 @@ fn world(change: impl FnOnce(&mut Settings)) -> World {
         token_reviews: Vec::new(),
         audiences: Vec::new(),
         anonymous: false,
+        told_under: Vec::new(),
     };
     change(&mut settings);
     World { clients, proxies, trust, authenticator: Authenticator::new(settings) }

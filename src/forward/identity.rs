@@ -7,7 +7,12 @@ use crate::kubeapi::{User, extra_key};
 const USER: HeaderName = HeaderName::from_static("x-remote-user");
 const UID: HeaderName = HeaderName::from_static("x-remote-uid");
 const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
+/// What all of Kubernetes' own names begin with.
+pub(super) const REMOTE: &str = "x-remote-";
 const EXTRA: &str = "x-remote-extra-";
+
+const NAME: &str = "the user's name has a control character";
+const GROUP_NAME: &str = "a group's name has a control character";
 
 /// The headers that say who a user is; made once for a user, put onto each of their requests.
 ///
@@ -22,6 +27,28 @@ pub struct Stamp {
     absent: Vec<HeaderName>,
 }
 
+/// In which headers a backend is told who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wording {
+    /// `X-Remote-User`, `X-Remote-Group`, one a line, and `X-Remote-Extra-*`.
+    pub remote: bool,
+    /// Beside them `X-Remote-Uid` (`--forward-uid`).
+    pub uid: bool,
+    /// Two headers as kube-rbac-proxy sends them (`--auth-header-fields-enabled`).
+    pub joined: Option<Joined>,
+}
+
+/// A header for the user's name, and one for all groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// `--auth-header-user-field-name`.
+    pub user: HeaderName,
+    /// `--auth-header-groups-field-name`.
+    pub groups: HeaderName,
+    /// `--auth-header-groups-field-separator`; not empty.
+    pub separator: String,
+}
+
 /// A user that cannot be put into headers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unspeakable(pub &'static str);
@@ -32,26 +59,40 @@ impl Stamp {
     /// # Errors
     /// [`Unspeakable`] when the name is empty, or a value has a character no header may carry.
     pub fn new(user: &User, with_uid: bool) -> Result<Stamp, Unspeakable> {
+        Stamp::worded(user, &Wording { remote: true, uid: with_uid, joined: None })
+    }
+
+    /// The headers for `user` as `wording` has them; there may be none at all.
+    ///
+    /// # Errors
+    /// As [`Stamp::new`], and when a group's name holds the separator that is put between groups: it would be two
+    /// groups to whoever reads it.
+    pub fn worded(user: &User, wording: &Wording) -> Result<Stamp, Unspeakable> {
         if user.name.is_empty() {
             return Err(Unspeakable("the user has no name"));
         }
-        let value = |text: &str, what| HeaderValue::from_bytes(text.as_bytes()).map_err(|_| Unspeakable(what));
-        let mut lines = vec![(USER, value(&user.name, "the user's name has a control character")?)];
-        if with_uid && !user.uid.is_empty() {
-            lines.push((UID, value(&user.uid, "the user's UID has a control character")?));
-        }
-        for group in &user.groups {
-            lines.push((GROUP, value(group, "a group's name has a control character")?));
-        }
-        for (key, values) in &user.extra {
-            let name = HeaderName::try_from(format!("{EXTRA}{}", extra_key::escape(key)))
-                .map_err(|_| Unspeakable("the key of an extra cannot be a header name"))?;
-            for text in values {
-                lines.push((name.clone(), value(text, "an extra has a control character")?));
+        let mut lines = Vec::new();
+        if let Some(joined) = &wording.joined {
+            let groups = &user.groups;
+            if groups.iter().any(|group| group.contains(&joined.separator)) {
+                return Err(Unspeakable("a group's name holds the separator of groups"));
             }
+            lines.push((joined.user.clone(), value(&user.name, NAME)?));
+            lines.push((joined.groups.clone(), value(&groups.join(&joined.separator), GROUP_NAME)?));
         }
-        let absent = [UID, GROUP].into_iter().filter(|name| lines.iter().all(|(line, _)| line != name)).collect();
+        if wording.remote {
+            let mut remote = remote_lines(user, wording.uid)?;
+            // What is joined is as it was asked for, under whichever name.
+            remote.retain(|(name, _)| lines.iter().all(|(joined, _)| joined != name));
+            lines.append(&mut remote);
+        }
+        let absent = [USER, UID, GROUP].into_iter().filter(|name| lines.iter().all(|(line, _)| line != name)).collect();
         Ok(Stamp { lines, absent })
+    }
+
+    /// Names under which it speaks that are not Kubernetes' own.
+    pub(super) fn other_names(&self) -> impl Iterator<Item = &HeaderName> {
+        self.lines.iter().map(|(name, _)| name).filter(|name| !name.as_str().starts_with(REMOTE))
     }
 
     /// Puts the identity onto a request, after everything that removes headers: a client's
@@ -72,6 +113,36 @@ impl Stamp {
             headers.remove(name);
         }
     }
+}
+
+impl Wording {
+    /// Names under which a backend is told who asks, and no client may say so, besides those that nobody may use.
+    pub fn names(&self) -> Vec<HeaderName> {
+        self.joined.iter().flat_map(|joined| [joined.user.clone(), joined.groups.clone()]).collect()
+    }
+}
+
+fn value(text: &str, what: &'static str) -> Result<HeaderValue, Unspeakable> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|_| Unspeakable(what))
+}
+
+/// As a front proxy says it.
+fn remote_lines(user: &User, with_uid: bool) -> Result<Vec<(HeaderName, HeaderValue)>, Unspeakable> {
+    let mut lines = vec![(USER, value(&user.name, NAME)?)];
+    if with_uid && !user.uid.is_empty() {
+        lines.push((UID, value(&user.uid, "the user's UID has a control character")?));
+    }
+    for group in &user.groups {
+        lines.push((GROUP, value(group, GROUP_NAME)?));
+    }
+    for (key, values) in &user.extra {
+        let name = HeaderName::try_from(format!("{EXTRA}{}", extra_key::escape(key)))
+            .map_err(|_| Unspeakable("the key of an extra cannot be a header name"))?;
+        for text in values {
+            lines.push((name.clone(), value(text, "an extra has a control character")?));
+        }
+    }
+    Ok(lines)
 }
 
 #[cfg(test)]
@@ -157,5 +228,52 @@ mod tests {
         let mut headers = HeaderMap::new();
         Stamp::new(&User { name: "zoë".into(), ..User::default() }, true).unwrap().put(&mut headers);
         assert_eq!(headers["x-remote-user"].as_bytes(), "zoë".as_bytes());
+    }
+
+    fn joined(user: &'static str, groups: &'static str) -> Option<Joined> {
+        let name = HeaderName::from_static;
+        Some(Joined { user: name(user), groups: name(groups), separator: "|".to_owned() })
+    }
+
+    fn told(wording: &Wording) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        Stamp::worded(&User { groups: vec!["a".into(), "b".into()], ..jane() }, wording).unwrap().put(&mut headers);
+        lines(&headers).into_iter().filter(|line| !line.contains("-extra-")).collect()
+    }
+
+    #[test]
+    fn groups_in_one_line_beside_or_in_place_of_many() {
+        let theirs = Wording { joined: joined("x-remote-user", "x-remote-groups"), ..Wording::default() };
+        assert_eq!(told(&theirs), ["x-remote-groups: a|b", "x-remote-user: jane"]);
+        let both = Wording { remote: true, uid: true, ..theirs };
+        assert_eq!(
+            told(&both),
+            [
+                "x-remote-group: a",
+                "x-remote-group: b",
+                "x-remote-groups: a|b",
+                "x-remote-uid: 42",
+                "x-remote-user: jane"
+            ]
+        );
+        let same = Wording { joined: joined("x-user", "x-remote-group"), ..both };
+        assert_eq!(told(&same), ["x-remote-group: a|b", "x-remote-uid: 42", "x-remote-user: jane", "x-user: jane"]);
+        assert_eq!(same.names(), ["x-user", "x-remote-group"]);
+        assert_eq!(told(&Wording::default()), [""; 0]);
+    }
+
+    #[test]
+    fn no_groups_are_one_empty_line() {
+        let mut headers = HeaderMap::new();
+        let wording = Wording { joined: joined("u", "g"), ..Wording::default() };
+        Stamp::worded(&User { groups: Vec::new(), ..jane() }, &wording).unwrap().put(&mut headers);
+        assert_eq!(headers["g"], "");
+    }
+
+    #[test]
+    fn one_group_is_never_two() {
+        let wording = Wording { joined: joined("u", "g"), ..Wording::default() };
+        let user = User { groups: vec!["devs|system:masters".into()], ..jane() };
+        assert!(Stamp::worded(&user, &wording).is_err());
     }
 }

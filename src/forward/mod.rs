@@ -19,7 +19,7 @@ mod upload;
 
 pub use backend::{Backend, upstream, wire};
 pub use history::History;
-pub use identity::{Stamp, Unspeakable};
+pub use identity::{Joined, Stamp, Unspeakable, Wording};
 pub use relay::Places;
 pub use send::{Outbound, send};
 pub use signature::{Origin, Signature};

@@ -3,7 +3,7 @@
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::identity::Stamp;
+use super::identity::{REMOTE, Stamp};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -19,6 +19,8 @@ pub struct Signature {
     headers: HeaderMap,
     remote: HeaderValue,
     host: Option<HeaderValue>,
+    /// Names of ours that [`is_ours`] does not know.
+    others: Vec<HeaderName>,
 }
 
 /// Lines that nearly no request goes beyond.
@@ -45,7 +47,8 @@ impl Signature {
             headers.insert(X_FORWARDED_HOST, host.clone());
         }
         stamp.put(&mut headers);
-        Signature { headers, remote: remote.clone(), host: host.cloned() }
+        let others = stamp.other_names().cloned().collect();
+        Signature { headers, remote: remote.clone(), host: host.cloned(), others }
     }
 }
 
@@ -63,7 +66,7 @@ impl Origin<'_> {
         let mut headers = self.signature.headers.clone();
         headers.reserve(client.len() + 2);
         for (name, value) in client {
-            if !is_ours(name) {
+            if !is_ours(name) && !self.signature.others.contains(name) {
                 headers.append(name.clone(), value.clone());
             }
         }
@@ -82,7 +85,7 @@ impl Origin<'_> {
 /// these names and all configured ones; this is the last gate.
 fn is_ours(name: &HeaderName) -> bool {
     let text = name.as_str();
-    text.starts_with("x-remote-")
+    text.starts_with(REMOTE)
         || (text.starts_with("x-forwarded-")
             && [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_FORWARDED_URI].contains(name))
         || *name == AUDIT_ID

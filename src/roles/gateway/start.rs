@@ -245,6 +245,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             token_reviews: delegation.token_reviews,
             audiences: config.delegated.token_reviews.audiences.clone(),
             anonymous: config.who.anonymous,
+            told_under: Vec::new(),
         }),
         impersonator: Impersonator::new(&metrics),
         authorizer: settings::authorizer(config, policy.as_ref(), delegation.access_reviews.as_ref(), authorizers),
