@@ -2,11 +2,12 @@
 //! asks to act.
 
 use futures_util::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use narthex::authorize::configuration::Configuration;
 use narthex::authorize::parsers::{impersonated, take_away};
+use narthex::authorize::rbac_proxy::{Paths, Questions, Rules, Way};
 use narthex::authorize::{Attributes, Authorizer, Mode, Policy, subject_access_review};
-use narthex::kubeapi::{RequestInfo, User};
+use narthex::kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
 use crate::on_texts;
 
@@ -44,6 +45,52 @@ fn policies() {
                     assert!(policy.allows(Attributes { user: &nobody, request: &request }).is_none());
                 }
                 Err(problems) => assert!(problems.0.iter().all(|problem| problem.place.starts_with('f'))),
+            }
+        }
+    });
+}
+
+#[test]
+fn files_of_kube_rbac_proxy() {
+    const WORDS: &[&str] = &[
+        "authorization:\n",
+        "  resourceAttributes: {resource: pods, namespace: '{{ .Value }}'}\n",
+        "  rewrites: {byQueryParameter: {name: a}}\n",
+        "  rewrites: {byHttpHeader: {name: X-A}}\n",
+        "  static:\n  - path: /a\n",
+        "  - {resourceRequest: true, user: {name: jane, groups: [devs]}}\n",
+        "  rules:\n  - paths: [/a, '/b/*']\n",
+        "    methods: [GET]\n",
+        "    resourceAttributes: {name: 'x{{- .Value -}}'}\n",
+        "STATIC: 7\n",
+        "{\"authorization\": {",
+        "[^a-z]*?",
+        "{{",
+        "}}",
+        "[",
+        "\\",
+        "é",
+    ];
+    on_texts(WORDS, |text| {
+        for json in [false, true] {
+            let rules = match Rules::parse("f", text, json) {
+                Ok(rules) => rules,
+                Err(problems) => {
+                    assert!(!problems.0.is_empty() && problems.0.iter().all(|problem| problem.place.starts_with('f')));
+                    continue;
+                }
+            };
+            for (path, query) in [("/a", ""), ("/b/c", "a=1&a=2"), ("/b%2Fc", "a"), ("/", "a=;&a=%zz")] {
+                let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
+                let headers = HeaderMap::from_iter([(HeaderName::from_static("x-a"), HeaderValue::from_static("é"))]);
+                if let Ok(questions) = rules.questions(&Method::GET, &path, &query, &headers) {
+                    assert!((1..=Questions::MOST).contains(&questions.iter().count()));
+                }
+            }
+        }
+        if let Ok(paths) = Paths::new(&[], &[text.to_owned()]) {
+            for path in ["/a//b", "/a%2Fb", "/a;b", "/a%5Cb", "/a%25b"] {
+                assert_eq!(paths.way(&CanonicalPath::parse(path).unwrap()), Way::Asked);
             }
         }
     });

@@ -3,9 +3,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::rbac_proxy::{Questions, Rules};
 use super::{AccessReviews, Actor, AlwaysAllowPaths, Attributes, Policy};
 use crate::kubeapi::{RequestInfo, Status, User};
-use crate::message::{Blame, Refusal};
+use crate::message::{Blame, Judged, Refusal};
 use crate::observe::metrics::Decisions;
 use crate::process::Published;
 
@@ -44,6 +45,8 @@ pub enum Mode {
     AlwaysDeny,
     /// Whoever RBAC objects from a file allow; followed.
     Static(Published<Policy>),
+    /// Whatever the static rules of kube-rbac-proxy's file allow; followed.
+    ConfigFile(Published<Rules>),
     /// A kube-apiserver is asked (`Webhook`).
     Webhook(Arc<AccessReviews>),
 }
@@ -104,7 +107,8 @@ pub struct Authorizer {
     pub modes: Modes,
 }
 
-/// This request for this user was judged, and may be. Only [`Authorizer::authorize`] makes one.
+/// This request for this user was judged, and may be. Only [`Authorizer::authorize`] and
+/// [`Authorizer::authorize_all`] make one.
 #[derive(Clone, Debug)]
 pub struct Permit<'r> {
     user: Arc<User>,
@@ -174,30 +178,56 @@ impl Mode {
                     None => Decision::NoOpinion(policy.why_not(attributes)),
                 }
             }
+            Mode::ConfigFile(rules) => match rules.load().allows(attributes) {
+                Some(why) => Decision::Allow(Some(why.clone())),
+                None => Decision::NoOpinion(String::new()),
+            },
             Mode::Webhook(reviews) => reviews.decide(attributes).await,
         }
     }
 
-    /// As it is written in `--authorization-mode`.
+    /// As it is written in `--authorization-mode`, if it is written there.
     fn as_str(&self) -> &'static str {
         match self {
             Mode::AlwaysAllow => "AlwaysAllow",
             Mode::AlwaysDeny => "AlwaysDeny",
             Mode::Static(_) => "Static",
+            Mode::ConfigFile(_) => "ConfigFile",
             Mode::Webhook(_) => "Webhook",
         }
     }
 
-    /// Whether it says of each user what they may.
+    /// Whether it says of each user what they may. `AlwaysAllow` has no say in who may act as whom: it lets everybody
+    /// through because what stands behind us authorises again, but whom that sees is decided here. Static rules of
+    /// kube-rbac-proxy, which knows nobody who acts as somebody else, mean no such right: one that names no verb and
+    /// no resource would give it to all.
     fn judges(&self) -> bool {
         match self {
-            Mode::AlwaysAllow | Mode::AlwaysDeny => false,
+            Mode::AlwaysAllow | Mode::AlwaysDeny | Mode::ConfigFile(_) => false,
             Mode::Static(_) | Mode::Webhook(_) => true,
         }
     }
 }
 
 impl Denied {
+    fn new(user: &User, request: &RequestInfo<'_>, no: No) -> Denied {
+        let refusal = match &no {
+            No::Forbidden(reason) => {
+                let status = Status::forbidden_to(&user.name, request, reason);
+                let why = format_args!("not allowed to {:?}: {reason}", user.name);
+                Refusal::new(Blame::Client, status).because(why)
+            }
+            No::Unknown(why) => Refusal::new(Blame::Gateway, could_not_be_asked(request)).because(why),
+        };
+        let judged = Judged {
+            user: user.name.clone(),
+            verb: request.verb.clone().into_owned(),
+            resource: request.resource.to_owned(),
+            subresource: request.subresource.to_owned(),
+        };
+        Denied { refusal: refusal.of(judged), no }
+    }
+
     /// Why, or the empty text, if somebody forbade it or nobody allowed it; none if that could not be found out.
     pub fn forbidden(&self) -> Option<&str> {
         match &self.no {
@@ -228,20 +258,29 @@ impl Authorizer {
     /// Says whether `actor` may do what `request` asks; if so, gives the proof of it.
     pub async fn authorize<'r>(&self, actor: &Actor<'_>, request: RequestInfo<'r>) -> Result<Permit<'r>, Denied> {
         let user = actor.user();
-        let attributes = Attributes { user, request: &request };
-        let no = match self.decide(attributes, |_| true).await {
-            Ok(why) => return Ok(Permit { user: user.clone(), request, why }),
-            Err(no) => no,
-        };
-        let refusal = match &no {
-            No::Forbidden(reason) => {
-                let status = Status::forbidden_to(&user.name, &request, reason);
-                let why = format_args!("not allowed to {:?}: {reason}", user.name);
-                Refusal::new(Blame::Client, status).because(why)
-            }
-            No::Unknown(why) => Refusal::new(Blame::Gateway, could_not_be_asked(&request)).because(why),
-        };
-        Err(Denied { refusal, no })
+        match self.decide(Attributes { user, request: &request }, |_| true).await {
+            Ok(why) => Ok(Permit { user: user.clone(), request, why }),
+            Err(no) => Err(Denied::new(user, &request, no)),
+        }
+    }
+
+    /// The same of a request that is judged by `questions` instead of itself, all of which must be answered with yes.
+    /// The reason is that of the last.
+    pub async fn authorize_all<'r>(
+        &self,
+        actor: &Actor<'_>,
+        request: RequestInfo<'r>,
+        questions: &Questions<'_>,
+    ) -> Result<Permit<'r>, Denied> {
+        let user = actor.user();
+        let mut why = None;
+        for question in questions.iter() {
+            why = match self.decide(Attributes { user, request: &question }, |_| true).await {
+                Ok(why) => why,
+                Err(no) => return Err(Denied::new(user, &question, no)),
+            };
+        }
+        Ok(Permit { user: user.clone(), request, why })
     }
 
     /// What the chain says of a question that somebody only asks.
@@ -285,10 +324,10 @@ impl Authorizer {
         self.modes.now().iter().any(|link| link.mode.judges())
     }
 
-    /// Whether somebody may act as somebody else. `AlwaysAllow` has no say in it: it lets everybody through because
-    /// what stands behind us authorises again, but whom that sees is decided here.
+    /// Whether somebody may act as somebody else: only modes have a say in it that say of each user what they may.
     pub(super) async fn decide_impersonation(&self, attributes: Attributes<'_>) -> Result<(), No> {
-        self.decide(attributes, |mode| !matches!(mode, Mode::AlwaysAllow)).await.map(drop)
+        let counts = |mode: &Mode| mode.judges() || matches!(mode, Mode::AlwaysDeny);
+        self.decide(attributes, counts).await.map(drop)
     }
 
     /// Who decides, in order, for the operator.

@@ -12,6 +12,7 @@ mod authorizer;
 pub mod configuration;
 mod impersonation;
 pub mod policy;
+pub mod rbac_proxy;
 mod review_body;
 mod self_review;
 mod subject_review;

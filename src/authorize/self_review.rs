@@ -121,10 +121,8 @@ impl SelfReview {
                     policy.rules(user, &spec.namespace).for_each(|rule| rules.add(rule));
                     rules.errors.extend(Some(policy.missing(user, &spec.namespace)).filter(|text| !text.is_empty()));
                 }
-                Mode::Webhook(_) => {
-                    rules.incomplete = true;
-                    rules.errors.push("webhook authorizer does not support user rule resolution".to_owned());
-                }
+                Mode::ConfigFile(_) => rules.unknown_to("configuration file"),
+                Mode::Webhook(_) => rules.unknown_to("webhook"),
             }
         }
         Ok(rules.status())
@@ -141,6 +139,12 @@ struct Rules {
 }
 
 impl Rules {
+    /// Upstream's words for an authorizer that only says yes or no.
+    fn unknown_to(&mut self, authorizer: &str) {
+        self.incomplete = true;
+        self.errors.push(format!("{authorizer} authorizer does not support user rule resolution"));
+    }
+
     fn add(&mut self, rule: &policy::Rule) {
         if !rule.resources.is_empty() {
             let mut told = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});

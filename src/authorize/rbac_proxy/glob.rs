@@ -1,0 +1,202 @@
+//! Patterns of paths, as Go's `path.Match` reads them.
+
+/// One pattern. `*` stands for anything without a slash, `?` for one character that is no slash, `[a-z]` and `[^a-z]`
+/// for one of or none of them, and a backslash takes the next character as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Glob {
+    chunks: Vec<Chunk>,
+    written: String,
+}
+
+/// What stands up to the next star.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Chunk {
+    /// Whether a star stands before it.
+    star: bool,
+    terms: Vec<Term>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Term {
+    Character(char),
+    NoSlash,
+    /// A slash may be one of them, as there.
+    OneOf {
+        negated: bool,
+        ranges: Vec<(char, char)>,
+    },
+}
+
+impl Glob {
+    /// Reads a pattern; none if it is malformed. All of it is looked at, whatever it will be held against.
+    pub(super) fn parse(pattern: &str) -> Option<Glob> {
+        let mut chunks = vec![Chunk::default()];
+        let mut rest = pattern.chars();
+        while let Some(character) = rest.next() {
+            let term = match character {
+                '*' => {
+                    match chunks.last_mut() {
+                        Some(last) if last.terms.is_empty() => last.star = true,
+                        _ => chunks.push(Chunk { star: true, terms: Vec::new() }),
+                    }
+                    continue;
+                }
+                '?' => Term::NoSlash,
+                '[' => class(&mut rest)?,
+                '\\' => Term::Character(rest.next()?),
+                character => Term::Character(character),
+            };
+            chunks.last_mut()?.terms.push(term);
+        }
+        Some(Glob { chunks, written: pattern.to_owned() })
+    }
+
+    /// As it was written.
+    pub(super) fn as_str(&self) -> &str {
+        &self.written
+    }
+
+    /// Whether the whole of `path` fits. A star takes as little as it can and is not tried again, as there.
+    pub(super) fn matches(&self, path: &str) -> bool {
+        let mut path = path;
+        for (number, chunk) in self.chunks.iter().enumerate() {
+            let last = number + 1 == self.chunks.len();
+            if chunk.star && chunk.terms.is_empty() {
+                return !path.contains('/');
+            }
+            // The last chunk must use up the path.
+            let fits = |from: &str| chunk.fits(from).map(str::len).filter(|left| !last || *left == 0);
+            let left = fits(path).or_else(|| {
+                let within = if chunk.star { path.find('/').unwrap_or(path.len()) } else { 0 };
+                path[..within].char_indices().find_map(|(at, skipped)| fits(&path[at + skipped.len_utf8()..]))
+            });
+            let Some(left) = left else { return false };
+            path = &path[path.len() - left..];
+        }
+        path.is_empty()
+    }
+}
+
+impl Chunk {
+    /// What is left of `path` behind this chunk, if it begins with it.
+    fn fits<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let mut rest = path.chars();
+        for term in &self.terms {
+            let character = rest.next()?;
+            let fits = match term {
+                Term::Character(wanted) => character == *wanted,
+                Term::NoSlash => character != '/',
+                Term::OneOf { negated, ranges } => {
+                    ranges.iter().any(|(low, high)| (*low..=*high).contains(&character)) != *negated
+                }
+            };
+            if !fits {
+                return None;
+            }
+        }
+        Some(rest.as_str())
+    }
+}
+
+/// What stands between brackets, from behind the first to behind the last.
+fn class(rest: &mut std::str::Chars<'_>) -> Option<Term> {
+    let negated = rest.as_str().starts_with('^');
+    if negated {
+        rest.next();
+    }
+    let mut ranges = Vec::new();
+    loop {
+        if rest.as_str().starts_with(']') && !ranges.is_empty() {
+            rest.next();
+            return Some(Term::OneOf { negated, ranges });
+        }
+        let low = one_of_class(rest)?;
+        let mut high = low;
+        if rest.as_str().starts_with('-') {
+            rest.next();
+            high = one_of_class(rest)?;
+        }
+        ranges.push((low, high));
+    }
+}
+
+fn one_of_class(rest: &mut std::str::Chars<'_>) -> Option<char> {
+    match rest.next()? {
+        '-' | ']' => None,
+        '\\' => rest.next(),
+        character => Some(character),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of Go's `path/match_test.go`, and what kube-rbac-proxy's own tests ask for.
+    #[test]
+    fn as_in_go() {
+        for (pattern, path, matches) in [
+            ("abc", "abc", true),
+            ("*", "abc", true),
+            ("*c", "abc", true),
+            ("a*", "a", true),
+            ("a*", "abc", true),
+            ("a*", "ab/c", false),
+            ("a*/b", "abc/b", true),
+            ("a*/b", "a/c/b", false),
+            ("a*b*c*d*e*/f", "axbxcxdxe/f", true),
+            ("a*b*c*d*e*/f", "axbxcxdxexxx/f", true),
+            ("a*b*c*d*e*/f", "axbxcxdxe/xxx/f", false),
+            ("a*b*c*d*e*/f", "axbxcxdxexxx/fff", false),
+            ("a*b?c*x", "abxbbxdbxebxczzx", true),
+            ("a*b?c*x", "abxbbxdbxebxczzy", false),
+            ("ab[c]", "abc", true),
+            ("ab[b-d]", "abc", true),
+            ("ab[e-g]", "abc", false),
+            ("ab[^c]", "abc", false),
+            ("ab[^b-d]", "abc", false),
+            ("ab[^e-g]", "abc", true),
+            ("a\\*b", "a*b", true),
+            ("a\\*b", "ab", false),
+            ("a?b", "a☺b", true),
+            ("a[^a]b", "a☺b", true),
+            ("a???b", "a☺b", false),
+            ("a[^a][^a][^a]b", "a☺b", false),
+            ("[a-ζ]*", "α", true),
+            ("*[a-ζ]", "A", false),
+            ("a?b", "a/b", false),
+            ("a*b", "a/b", false),
+            ("[\\]a]", "]", true),
+            ("[\\-]", "-", true),
+            ("[x\\-]", "x", true),
+            ("[x\\-]", "-", true),
+            ("[x\\-]", "z", false),
+            ("[\\-x]", "x", true),
+            ("[\\-x]", "-", true),
+            ("[\\-x]", "a", false),
+            ("*x", "xxx", true),
+            ("a[^b]c", "a/c", true),
+            ("*a[^b]*z", "aca/z", false),
+            ("", "", true),
+            ("**", "ab", true),
+            ("/metrics", "/metrics", true),
+            ("/metrics", "/metrics/", false),
+            ("/api/v1/label/*/values", "/api/v1/label/job/values", true),
+            ("/api/v1/label/*/values", "/api/v1/label//values", true),
+            ("/api/v1/label/*/values", "/api/v1/label/a/b/values", false),
+            ("/*", "/", true),
+            ("/*/", "/", false),
+        ] {
+            assert_eq!(Glob::parse(pattern).unwrap().matches(path), matches, "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn malformed() {
+        for pattern in
+            ["[]a]", "[-]", "[x-]", "[-x]", "[a-b-c]", "[", "[^", "[^bc", "a[", "a\\", "[a-b-d]", "/x*[", "[a"]
+        {
+            assert_eq!(Glob::parse(pattern), None, "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The file and the questions it makes.
+
+use std::fmt::Write as _;
+
+use http::{HeaderName, HeaderValue};
+
+use super::*;
+use crate::kubeapi::User;
+
+fn rules(text: &str) -> Rules {
+    Rules::parse("config.yaml", text, false).unwrap()
+}
+
+fn mistakes(text: &str) -> Vec<String> {
+    Rules::parse("config.yaml", text, false).unwrap_err().0.iter().map(ToString::to_string).collect()
+}
+
+/// What is asked about a request, a line a question.
+fn asked(rules: &Rules, method: &str, target: &str, headers: &[(&str, &str)]) -> Result<String, Malformed> {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
+    let method = Method::from_bytes(method.as_bytes()).unwrap();
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
+    }
+    let questions = rules.questions(&method, &path, &query, &map)?;
+    let mut text = String::new();
+    for question in questions.iter() {
+        let RequestInfo { verb, path, api_group, api_version, namespace, resource, subresource, name, .. } = &question;
+        if question.is_resource_request {
+            assert_eq!(*path, "");
+            writeln!(text, "{verb} {api_group}/{api_version} {namespace} {resource}/{subresource} {name}").unwrap();
+        } else {
+            writeln!(text, "{verb} {path}").unwrap();
+        }
+    }
+    Ok(text)
+}
+
+#[test]
+fn without_a_file_the_path_is_asked_about() {
+    let rules = Rules::default();
+    for (method, verb) in [
+        ("GET", "get"),
+        ("HEAD", "get"),
+        ("POST", "create"),
+        ("PUT", "update"),
+        ("PATCH", "patch"),
+        ("DELETE", "delete"),
+        ("OPTIONS", "*"),
+        ("PROPFIND", "*"),
+        ("get", "*"),
+    ] {
+        assert_eq!(asked(&rules, method, "/a%20b?x=y", &[]), Ok(format!("{verb} /a b\n")));
+    }
+}
+
+#[test]
+fn resource_attributes_are_asked_as_they_are() {
+    let rules = rules(
+        "authorization:\n  resourceAttributes:\n    namespace: default\n    apiVersion: v1\n    resource: services\n    \
+         subresource: proxy\n    name: '{{ .Value }}'\n",
+    );
+    assert_eq!(asked(&rules, "GET", "/x", &[]).unwrap(), "get /v1 default services/proxy {{ .Value }}\n");
+}
+
+#[test]
+fn each_value_makes_a_question() {
+    let rules = rules(
+        "authorization:\n  rewrites:\n    byQueryParameter: {name: namespace}\n    byHttpHeader: {name: X-Namespace}\n  \
+         resourceAttributes:\n    apiGroup: apps\n    resource: deployments\n    namespace: '{{ .Value }}'\n    \
+         name: in-{{ .Value }}\n",
+    );
+    let question = |value: &str| format!("get apps/ {value} deployments/ in-{value}\n");
+    assert_eq!(asked(&rules, "GET", "/?namespace=a", &[]).unwrap(), question("a"));
+    assert_eq!(asked(&rules, "GET", "/?namespace=a&x&namespace=b", &[]).unwrap(), question("a") + &question("b"));
+    let headers = [("x-namespace", "c"), ("x-namespace", "a"), ("X-Other", "d")];
+    assert_eq!(asked(&rules, "GET", "/?namespace=a", &headers).unwrap(), question("a") + &question("c"));
+    assert_eq!(asked(&rules, "GET", "/?namespace=", &[]).unwrap(), question(""));
+    assert_eq!(asked(&rules, "GET", "/?n%61mespace=%61", &[]).unwrap(), question("a"));
+}
+
+#[test]
+fn what_says_nothing_too_much_or_two_things_is_refused() {
+    let rules = rules(
+        "authorization:\n  rewrites: {byQueryParameter: {name: ns}, byHttpHeader: {name: X-N}}\n  resourceAttributes: \
+         {resource: things, namespace: '{{ .Value }}'}\n",
+    );
+    let many: String = (0..=Questions::MOST).map(|number| format!("&ns={number}")).collect();
+    let same = "&ns=1".repeat(1000);
+    assert!(asked(&rules, "GET", &format!("/?{same}"), &[]).is_ok());
+    for (target, headers) in [
+        ("/", &[][..]),
+        ("/?NS=a", &[]),
+        // Go reads no such pair, and it is not sent on either.
+        ("/?ns=a;ns=b", &[]),
+        (&format!("/?{many}"), &[]),
+        ("/?ns=a", &[("x_n", "b")]),
+        ("/", &[("x-n", "a"), ("x.n", "b")]),
+        ("/", &[("x-n", "a"), ("connection", "close, X-N")]),
+    ] {
+        assert!(asked(&rules, "GET", target, headers).is_err(), "{target} {headers:?}");
+    }
+    let headers = HeaderMap::from_iter([(HeaderName::from_static("x-n"), HeaderValue::from_static("a"))]);
+    let latin = HeaderMap::from_iter([(HeaderName::from_static("x-n"), HeaderValue::from_bytes(b"\xe9").unwrap())]);
+    let (path, query) = (CanonicalPath::parse("/").unwrap(), Query::parse(""));
+    assert!(rules.questions(&Method::GET, &path, &query, &headers).is_ok());
+    assert!(rules.questions(&Method::GET, &path, &query, &latin).is_err());
+}
+
+#[test]
+fn rules_by_path_and_method() {
+    let rules = rules(
+        "authorization:\n  rules:\n  - paths: [/api/v1/query, /api/v1/label/*/values]\n    methods: [GET, POST]\n    \
+         verb: get\n    resourceAttributes: {apiGroup: metrics.k8s.io, resource: pods, namespace: '{{ .Value }}'}\n    \
+         rewrites: {byQueryParameter: {name: namespace}}\n  - paths: [/admin/*]\n    resourceAttributes: {resource: \
+         admins}\n  - paths: [/healthz]\n  resourceAttributes: {resource: services, name: me}\n",
+    );
+    for (method, target, questions) in [
+        ("POST", "/api/v1/query?namespace=a", "get metrics.k8s.io/ a pods/ \n"),
+        ("GET", "/api/v1/label/x/values?namespace=a", "get metrics.k8s.io/ a pods/ \n"),
+        ("DELETE", "/api/v1/query?namespace=a", "delete /  services/ me\n"),
+        ("GET", "/admin/users", "get /  admins/ \n"),
+        ("GET", "/healthz", "get /healthz\n"),
+        ("GET", "/", "get /  services/ me\n"),
+    ] {
+        assert_eq!(asked(&rules, method, target, &[]).unwrap(), questions, "{method} {target}");
+    }
+    for target in ["/api/v1/query", "//admin/users", "/x%2F..%2Fadmin", "/admin%2Fusers", "/admin;x/users"] {
+        if CanonicalPath::parse(target).is_ok() {
+            assert!(asked(&rules, "GET", target, &[]).is_err(), "{target}");
+        }
+    }
+}
+
+#[test]
+fn static_rules() {
+    let rules = rules(
+        "authorization:\n  static:\n  - user: {name: jane}\n    verb: get\n    path: /metrics\n  - user: {groups: [ops, \
+         devs]}\n    resourceRequest: true\n    resource: namespaces\n    subresource: metrics\n    namespace: default\n",
+    );
+    assert!(rules.allow_something());
+    let path =
+        |path: &'static str, verb: &'static str| RequestInfo { path, verb: verb.into(), ..RequestInfo::default() };
+    let resource = |namespace: &'static str, subresource: &'static str| RequestInfo {
+        is_resource_request: true,
+        verb: "update".into(),
+        namespace,
+        resource: "namespaces",
+        subresource,
+        name: "any".into(),
+        ..RequestInfo::default()
+    };
+    for (user, groups, request, allowed) in [
+        ("jane", &[][..], path("/metrics", "get"), true),
+        ("jane", &[], path("/metrics", "update"), false),
+        ("jane", &[], path("/metrics/", "get"), false),
+        ("joe", &["jane"], path("/metrics", "get"), false),
+        ("joe", &["devs"], resource("default", "metrics"), true),
+        ("joe", &["x", "ops"], resource("default", "metrics"), true),
+        ("ops", &["x"], resource("default", "metrics"), false),
+        ("ops", &[], resource("default", "metrics"), false),
+        ("joe", &["ops"], resource("other", "metrics"), false),
+        ("joe", &["ops"], resource("default", ""), false),
+        ("joe", &["ops"], path("/metrics", "get"), false),
+    ] {
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        let user = User { name: user.into(), groups, ..User::default() };
+        assert_eq!(
+            rules.allows(Attributes { user: &user, request: &request }).is_some(),
+            allowed,
+            "{user:?} {request:?}"
+        );
+    }
+}
+
+/// Those of kube-rbac-proxy's `examples` and `test/e2e`, and of clusters.
+#[test]
+fn files_of_others() {
+    for text in [
+        "authorization:\n  rewrites:\n    byQueryParameter:\n      name: \"namespace\"\n  resourceAttributes:\n    \
+         apiVersion: v1\n    resource: namespace\n    subresource: metrics\n    namespace: \"{{ .Value }}\"\n  static:\n    - \
+         resourceRequest: true\n      resource: namespace\n      subresource: metrics\n",
+        "\"authorization\":\n  \"static\":\n  - \"path\": \"/metrics\"\n    \"resourceRequest\": false\n    \"user\":\n      \
+         \"name\": \"system:serviceaccount:openshift-monitoring:prometheus-k8s\"\n    \"verb\": \"get\"\n",
+        "{\"authorization\": {\"resourceAttributes\": {\"resource\": \"services\"}}}",
+        "authorization: {}\n",
+        // In any case, and with numbers where texts belong.
+        "Authorization:\n  resourceattributes: {namespace: 1, apigroup: true}\n  STATIC: [{User: {Name: 7, Groups: [8]}, \
+         Path: /x}]\n",
+    ] {
+        let rules = rules(text);
+        assert!(rules.warnings().is_empty(), "{text}");
+    }
+}
+
+#[test]
+fn all_mistakes_at_once_each_at_its_field() {
+    let text = "authorization:\n  resourceAttribute: {}\n  rewrites:\n    byQueryParameter: {}\n    byHttpHeaders: {}\n  \
+                resourceAttributes:\n    namespace: '{{ .Name }}'\n    name: [x]\n    apiGroup: 1.5\n  rules:\n  - paths: \
+                ['[', x]\n    methods: [get, 'G T']\n    rewrites: {byHttpHeader: {name: 'a b'}}\n  - methods: GET\n  \
+                static:\n  - {resourceRequest: true, path: /x}\n  - {verb: get}\n  - {path: /x, groups: [a]}\n  - {user: \
+                jane, path: /x}\nother: 1\n";
+    assert_eq!(
+        mistakes(text),
+        [
+            "config.yaml: authorization.rewrites: byQueryParameter.name or byHttpHeader.name is needed: every request \
+             would be refused",
+            "config.yaml: authorization.rewrites.byHttpHeaders: unknown field; did you mean byHttpHeader?",
+            "config.yaml: authorization.resourceAttributes.namespace: \"{{ .Name }}\" is a template of which more is \
+             asked than is known here; use {{ .Value }}",
+            "config.yaml: authorization.resourceAttributes.apiGroup: a number does not fit; a text is needed",
+            "config.yaml: authorization.resourceAttributes.name: a list does not fit; a text is needed",
+            "config.yaml: authorization.rules[0].paths[0]: \"[\" is no pattern of paths",
+            "config.yaml: authorization.rules[0].paths[1]: \"x\" is no pattern of paths",
+            "config.yaml: authorization.rules[0].methods[0]: \"get\" is no method; GET is one",
+            "config.yaml: authorization.rules[0].methods[1]: \"G T\" is no method; GET is one",
+            "config.yaml: authorization.rules[0].rewrites: says nothing without resourceAttributes",
+            "config.yaml: authorization.rules[0].rewrites.byHttpHeader.name: \"a b\" cannot be the name of a header to \
+             read",
+            "config.yaml: authorization.rules[1].paths: needed",
+            "config.yaml: authorization.rules[1].methods: a text does not fit; a list is needed",
+            "config.yaml: authorization.static[0].path: cannot be given with resourceRequest: a resource has no path",
+            "config.yaml: authorization.static[1].path: needed, or resourceRequest: true",
+            "config.yaml: authorization.static[2].groups: unknown field",
+            "config.yaml: authorization.static[3].user: a text does not fit; a mapping is needed",
+            "config.yaml: authorization.resourceAttribute: unknown field; did you mean resourceAttributes?",
+            "config.yaml: other: unknown field",
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_file_at_all() {
+    for (text, problem) in [
+        ("", "config.yaml: one mapping with the field authorization is needed"),
+        ("a: 1\n---\nb: 2\n", "config.yaml: one mapping with the field authorization is needed"),
+        ("{}", "config.yaml: authorization: needed"),
+        ("authorization:\n", "config.yaml: authorization: needed"),
+        ("authorization: []\n", "config.yaml: authorization: a list does not fit; a mapping is needed"),
+    ] {
+        assert_eq!(mistakes(text), [problem], "{text:?}");
+    }
+}
+
+#[test]
+fn what_is_odd_is_told() {
+    let rules = rules("authorization: {rewrites: {byQueryParameter: {name: n}}, static: [{verb: '*', path: /x}]}\n");
+    let warnings: Vec<_> = rules.warnings().iter().map(ToString::to_string).collect();
+    assert!(warnings[0].starts_with("config.yaml: authorization.rewrites: says nothing without"), "{warnings:?}");
+    assert!(warnings[1].starts_with("config.yaml: authorization.static[0].verb: allows no method"), "{warnings:?}");
+    assert_eq!(warnings.len(), 2);
+}

@@ -1,0 +1,141 @@
+//! The value of a request that a question is made with, and where it is put.
+
+use http::header::{CONNECTION, HOST};
+use http::{HeaderMap, HeaderName};
+
+use super::Malformed;
+use crate::kubeapi::Query;
+use crate::message::hop_by_hop::{begins, has_token};
+
+/// A text in which `{{ .Value }}` may stand.
+///
+/// kube-rbac-proxy takes any template of Go's `text/template`; nothing but the value can be put in there, so that this
+/// is what people write. All else is a mistake that is told at the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Template {
+    /// What stands around the values: one piece more than there are values.
+    pieces: Vec<String>,
+}
+
+/// Where a request says what it is about.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub(super) parameter: Option<String>,
+    pub(super) header: Option<HeaderName>,
+}
+
+impl Template {
+    /// Reads a template; none if it is more than we know.
+    pub(super) fn parse(text: &str) -> Option<Template> {
+        let mut pieces = Vec::new();
+        let (mut rest, mut trim) = (text, false);
+        while let Some((before, action)) = rest.split_once("{{") {
+            let (inside, after) = action.split_once("}}")?;
+            let (inside, trim_before) = match inside.strip_prefix('-') {
+                Some(trimmed) if trimmed.starts_with(is_space) => (trimmed, true),
+                _ => (inside, false),
+            };
+            let (inside, trim_after) = match inside.strip_suffix('-') {
+                Some(trimmed) if trimmed.ends_with(is_space) => (trimmed, true),
+                _ => (inside, false),
+            };
+            if inside.trim_matches(is_space) != ".Value" {
+                return None;
+            }
+            let before = if trim { before.trim_start_matches(is_space) } else { before };
+            pieces.push(if trim_before { before.trim_end_matches(is_space) } else { before }.to_owned());
+            (rest, trim) = (after, trim_after);
+        }
+        pieces.push(if trim { rest.trim_start_matches(is_space) } else { rest }.to_owned());
+        Some(Template { pieces })
+    }
+
+    /// The text with `value` where it belongs.
+    pub(super) fn fill(&self, value: &str) -> String {
+        self.pieces.join(value)
+    }
+}
+
+/// White space as Go's templates see it.
+fn is_space(character: char) -> bool {
+    matches!(character, ' ' | '\t' | '\r' | '\n')
+}
+
+impl Sources {
+    /// All values that a request brings, those of the query first, each once.
+    pub(super) fn values(&self, query: &Query<'_>, headers: &HeaderMap, most: usize) -> Result<Vec<String>, Malformed> {
+        let mut values: Vec<String> = Vec::new();
+        let mut add = |value: &str| {
+            if values.iter().all(|known| known != value) {
+                values.push(value.to_owned());
+            }
+            if values.len() > most { Err(Malformed("it brings too many values")) } else { Ok(()) }
+        };
+        if let Some(parameter) = &self.parameter {
+            for (_, value) in query.pairs().filter(|(name, _)| name == parameter) {
+                add(&value)?;
+            }
+        }
+        if let Some(header) = &self.header {
+            is_seen_by_all(header, headers)?;
+            for value in headers.get_all(header) {
+                let value = std::str::from_utf8(value.as_bytes()).map_err(|_| Malformed("a header is not UTF-8"))?;
+                add(value.trim_matches([' ', '\t']))?;
+            }
+        }
+        if values.is_empty() { Err(Malformed("it says nowhere what it is about")) } else { Ok(values) }
+    }
+}
+
+/// What is judged must be what the server behind us sees: a header that `Connection` names ends here, and servers
+/// behind WSGI or CGI take `X_Namespace` for `X-Namespace`.
+fn is_seen_by_all(header: &HeaderName, headers: &HeaderMap) -> Result<(), Malformed> {
+    if has_token(headers, &CONNECTION, header.as_str()) {
+        return Err(Malformed("the header it is judged by would not be sent on"));
+    }
+    let same = |name: &HeaderName| {
+        let (name, header) = (name.as_str(), header.as_str());
+        name.len() == header.len() && name != header && begins(name, header)
+    };
+    if headers.keys().any(same) {
+        return Err(Malformed("the header it is judged by stands there in two spellings"));
+    }
+    Ok(())
+}
+
+/// Whether a question can be made with a header: not with the one that the request's target takes the place of.
+pub(super) fn may_be_source(header: &HeaderName) -> bool {
+    *header != HOST && *header != CONNECTION
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates() {
+        for (text, filled) in [
+            ("", Some("")),
+            ("plain", Some("plain")),
+            ("{{ .Value }}", Some("v")),
+            ("{{.Value}}", Some("v")),
+            ("a-{{ .Value }}-b{{.Value}}", Some("a-v-bv")),
+            ("a {{- .Value -}} b", Some("avb")),
+            ("a {{ .Value -}} b", Some("a vb")),
+            ("a }} b", Some("a }} b")),
+            ("{{ .Name }}", None),
+            ("{{ printf \"%s\" .Value }}", None),
+            ("{{ .Value", None),
+            ("{{ }}", None),
+            ("{{-.Value}}", None),
+            ("{{/* x */}}", None),
+        ] {
+            assert_eq!(Template::parse(text).map(|template| template.fill("v")).as_deref(), filled, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_never_a_template() {
+        assert_eq!(Template::parse("{{ .Value }}").unwrap().fill("{{ .Value }}"), "{{ .Value }}");
+    }
+}
