@@ -21,7 +21,7 @@ use libtest_mimic::{Arguments, Trial};
 use world::{Kubectl, World};
 
 /// What `tests/interop/peers/build` builds for it.
-const PEERS: [&str; 9] = [
+const PEERS: [&str; 10] = [
     "etcd",
     "kube-apiserver",
     "kube-scheduler",
@@ -31,6 +31,7 @@ const PEERS: [&str; 9] = [
     "konnectivity-agent",
     "sample-apiserver",
     "kubectl",
+    "kube-rbac-proxy",
 ];
 
 fn main() -> ExitCode {

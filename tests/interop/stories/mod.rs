@@ -16,6 +16,7 @@ mod identity;
 mod impersonation;
 mod isolation;
 mod konnectivity;
+mod kube_rbac_proxy;
 mod metrics;
 mod proxy;
 mod quickstart;
@@ -56,7 +57,7 @@ pub(crate) fn through_narthex() -> Vec<(&'static str, Story)> {
 
 /// Trials that ask every target there is.
 pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
-    [identity::TRIALS, writing::TRIALS, crowd::TRIALS].concat()
+    [identity::TRIALS, writing::TRIALS, crowd::TRIALS, kube_rbac_proxy::TRIALS].concat()
 }
 
 /// Trials of narthex with each kubectl.

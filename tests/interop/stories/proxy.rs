@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use super::TrialWith;
-use crate::world::{Kubectl, Process, World, eventually, free_port, kubectl_run};
+use crate::world::{Kubectl, Process, Said, World, eventually, free_port, kubectl_run};
 
 pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
     ("proxy: the same answers as kubectl proxy, but for the differences that are meant", side_by_side),
@@ -46,12 +46,7 @@ impl Door {
         let mut all = Vec::new();
         // Who refuses a request may reset the connection behind the answer.
         let _ = socket.read_to_end(&mut all);
-        let all = String::from_utf8_lossy(&all).into_owned();
-        let (head, body) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
-        let mut lines = head.lines();
-        // Not the words behind it, which nobody may look at.
-        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or_default();
-        let wanted = |name: &str| {
+        Said::read(&all, |name| {
             // Those that say what the body is and where to go on. Not Date, Audit-Id, Content-Length (a body of unknown
             // length is chunked) and the like.
             matches!(
@@ -65,44 +60,8 @@ impl Door {
                     | "allow"
                     | "www-authenticate"
             )
-        };
-        let mut headers: Vec<_> = lines
-            .filter_map(|line| line.split_once(": "))
-            .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
-            .collect();
-        let chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
-        headers.retain(|(name, _)| wanted(name));
-        headers.sort();
-        Said { status, headers, body: if chunked { unchunked(body) } else { body.to_owned() } }
+        })
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
-    status: u16,
-    headers: Vec<(String, String)>,
-    body: String,
-}
-
-impl Said {
-    /// Since Go 1.26 paths are cleaned by a 307 where it was a 301, as a kubectl of before answers, and ours.
-    fn into_words_before_go_1_26(mut self) -> Said {
-        if self.status == 307 {
-            self.status = 301;
-            self.body = self.body.replace("Temporary Redirect", "Moved Permanently");
-        }
-        self
-    }
-}
-
-fn unchunked(mut body: &str) -> String {
-    let mut whole = String::new();
-    while let Some((length, rest)) = body.split_once("\r\n") {
-        let Some(length) = usize::from_str_radix(length, 16).ok().filter(|length| *length > 0) else { break };
-        whole.push_str(rest.get(..length).unwrap_or(rest));
-        body = rest.get(length + 2..).unwrap_or_default();
-    }
-    whole
 }
 
 /// A request line, further headers, and why the answers differ if they are meant to: ours begins with that status.

@@ -1,0 +1,443 @@
+//! The real kube-rbac-proxy and ours, under its name and with its flags, side by side before one server: the same
+//! requests allowed and refused, the same seen by the server, the same words. What is meant to differ says why.
+
+mod scene;
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use self::scene::{Case, Scene, Whose, differs, refuses, same};
+use super::Trial;
+use crate::world::{Speaks, World, echo};
+
+#[path = "../../../../src/authenticate/jwt/forge.rs"]
+#[allow(dead_code, reason = "one kind of key is enough here")]
+mod forge;
+
+pub(super) const TRIALS: &[(&str, Trial)] = &[
+    ("kube-rbac-proxy: paths, methods and who asks", paths),
+    ("kube-rbac-proxy: resource attributes", resource_attributes),
+    ("kube-rbac-proxy: rewrites", rewrites),
+    ("kube-rbac-proxy: static rules", static_rules),
+    ("kube-rbac-proxy: allowed and ignored paths", allowed_and_ignored),
+    ("kube-rbac-proxy: identity headers", identity),
+    ("kube-rbac-proxy: audiences and OpenID Connect", tokens),
+    ("kube-rbac-proxy: upstreams", upstreams),
+    ("kube-rbac-proxy: what it does not start with", refused_at_the_start),
+];
+
+/// Ours is asked too, once it is there.
+const OURS_IS_THERE: bool = false;
+
+const WHOSE: &[Whose] = if OURS_IS_THERE { &[Whose::Theirs, Whose::Ours] } else { &[Whose::Theirs] };
+
+const NOT_FORWARDED: &str = "what says who somebody is stays here";
+const HEAD: &str = "HEAD is get";
+const DOTS: &str = "a path that can be read in two ways is refused, not cleaned";
+
+fn flags(more: &[&str]) -> Vec<String> {
+    more.iter().map(|&flag| flag.to_owned()).collect()
+}
+
+fn paths(world: &World) {
+    let scene = Scene::open(world, "paths");
+    let clients = format!("--client-ca-file={}", world.cluster.authorities.client.file.display());
+    let upstream = format!("--upstream={}", scene.upstream());
+    let cases: Vec<Case> = vec![
+        same("", "GET /metrics", "", 401),
+        same("nobody", "GET /metrics", "", 401),
+        same("", "GET /metrics", "Authorization: Basic YTpi\r\n", 401),
+        same("", "GET /metrics", "Authorization: Bearer\r\n", 401),
+        same("alice", "GET /metrics", "", 200),
+        same("alice", "GET /metrics?a=b&c=%20d", "", 200),
+        same("bob", "GET /metrics", "", 403),
+        same("alice", "GET /other", "", 403),
+        same("alice", "GET /metrics/", "", 403),
+        same("alice", "GET /a%20b", "", 200),
+        same("alice", "GET /%6detrics", "", 200),
+        same("alice", "GET /api/v1/label/job/values", "", 200),
+        same("alice", "GET /api/v1/namespaces/a/pods?watch=true", "", 200),
+        same("alice", "GET /api/v1/watch", "", 200),
+        same("alice", "POST /metrics", "\r\n\r\nhello", 403),
+        same("alice", "PUT /metrics", "", 403),
+        same("alice", "PATCH /metrics", "", 403),
+        same("alice", "DELETE /metrics", "", 403),
+        same("alice", "OPTIONS /metrics", "", 403),
+        same("alice", "PROPFIND /metrics", "", 403),
+        differs("alice", "HEAD /metrics", "", 403, 200, HEAD),
+        same("carol", "HEAD /all", "", 200),
+        same("carol", "OPTIONS /all", "", 200),
+        same("carol", "PROPFIND /all", "", 200),
+        same("carol", "POST /all", "Content-Type: text/plain\r\n\r\nhello", 200),
+        same("carol", "POST /all", "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", 200),
+        same("carol", "POST /all", "Expect: 100-continue\r\n\r\nhello", 200),
+        same("admin", "GET /anything", "", 200),
+        same("jane", "GET /metrics", "", 403),
+        same("impostor", "GET /metrics", "", 401),
+        differs("admin", "GET /x", "Authorization: Bearer not-a-token\r\n", 200, 200, NOT_FORWARDED),
+        differs("alice", "GET /metrics", "X-Remote-User: root\r\nX-Remote-Groups: a\r\n", 200, 200, NOT_FORWARDED),
+        differs("alice", "GET /metrics", "Impersonate-User: root\r\n", 200, 403, "whoever acts as another must be let"),
+        same("alice", "GET /metrics", "Cookie: a=b\r\nOrigin: https://page.example\r\nUser-Agent: u\r\n", 200),
+        same("alice", "GET /metrics", "Host: other.example:123\r\n", 200),
+        same("alice", "GET http://elsewhere.example/metrics", "", 200),
+        same("alice", "GET /metrics", "X-Custom: 1\r\nConnection: close, X-Custom\r\n", 200),
+        same("alice", "GET /metrics", "X-Forwarded-For: 192.0.2.7\r\n", 200),
+        differs("alice", "GET /a//b", "", 301, 403, DOTS),
+        differs("alice", "GET //metrics", "", 301, 403, DOTS),
+        differs("alice", "GET /x/../metrics", "", 301, 400, DOTS),
+        differs("", "GET /./metrics", "", 301, 400, DOTS),
+        same("alice", "GET /metrics?a=1;b=2&c=3", "", 200),
+        same("alice", "GET /metrics?a=%zz&c=3", "", 200),
+        same("", "GET /%zz", "", 400),
+        differs("", "OPTIONS *", "", 200, 400, "no request is about everything"),
+    ];
+    scene.compare(WHOSE, &[upstream, clients], None, &cases);
+}
+
+fn resource_attributes(world: &World) {
+    let scene = Scene::open(world, "attributes");
+    let upstream = format!("--upstream={}", scene.upstream());
+    let file = "authorization:\n  resourceAttributes:\n    namespace: default\n    apiVersion: v1\n    resource: \
+                services\n    subresource: proxy\n    name: kube-rbac-proxy\n";
+    let cases = [
+        same("", "GET /metrics", "", 401),
+        same("alice", "GET /metrics", "", 200),
+        same("alice", "GET /any/path", "", 200),
+        same("bob", "GET /metrics", "", 403),
+        same("alice", "POST /metrics", "\r\n\r\nx", 403),
+        differs("alice", "HEAD /metrics", "", 403, 200, HEAD),
+    ];
+    scene.compare(WHOSE, std::slice::from_ref(&upstream), Some(file), &cases);
+    let file = "{\"authorization\": {\"resourceattributes\": {\"namespace\": \"default\", \"Resource\": \"services\", \
+                \"subresource\": \"proxy\", \"name\": \"{{ .Value }}\"}}}";
+    scene.compare(WHOSE, &[upstream], Some(file), &[same("alice", "GET /metrics", "", 403)]);
+}
+
+fn rewrites(world: &World) {
+    let scene = Scene::open(world, "rewrites");
+    let upstream = format!("--upstream={}", scene.upstream());
+    let attributes = "  resourceAttributes:\n    apiVersion: v1\n    resource: namespaces\n    subresource: metrics\n    \
+                      namespace: \"{{ .Value }}\"\n";
+    let query = format!("authorization:\n  rewrites:\n    byQueryParameter:\n      name: \"namespace\"\n{attributes}");
+    let cases = [
+        same("", "GET /metrics", "", 401),
+        same("alice", "GET /metrics", "", 400),
+        same("alice", "GET /metrics?Namespace=SCENE", "", 400),
+        same("alice", "GET /metrics?namespace=SCENE", "", 200),
+        same("alice", "POST /metrics?namespace=SCENE", "\r\n\r\nnamespace=default", 200),
+        same("alice", "DELETE /metrics?namespace=SCENE", "", 403),
+        same("alice", "GET /metrics?namespace=default", "", 403),
+        same("alice", "GET /metrics?namespace=", "", 403),
+        same("alice", "GET /metrics?namespace=SCENE&namespace=SCENE", "", 200),
+        same("alice", "GET /metrics?namespace=SCENE&namespace=default", "", 403),
+        same("alice", "GET /metrics?namespace=default&namespace=SCENE", "", 403),
+        same("alice", "GET /metrics?n%61mespace=SCENE", "", 200),
+        same("alice", "GET /metrics?namespace=default;&namespace=SCENE", "", 200),
+        same("alice", "GET /metrics?namespace=SCENE;namespace=default", "", 400),
+        same("bob", "GET /metrics?namespace=SCENE", "", 403),
+    ];
+    scene.compare(WHOSE, std::slice::from_ref(&upstream), Some(&query), &cases);
+    let header = format!("authorization:\n  rewrites:\n    byHttpHeader:\n      name: x-namespace\n{attributes}");
+    let cases = [
+        same("alice", "GET /metrics?namespace=SCENE", "", 400),
+        same("alice", "GET /metrics", "X-Namespace: SCENE\r\n", 200),
+        same("alice", "GET /metrics", "X-NAMESPACE: SCENE\r\nx-namespace: SCENE\r\n", 200),
+        same("alice", "GET /metrics", "X-Namespace: SCENE\r\nX-Namespace: default\r\n", 403),
+        same("alice", "GET /metrics", "X-Namespace: default, SCENE\r\n", 403),
+        same("alice", "GET /metrics", "X-Namespace:\r\n", 403),
+        differs(
+            "alice",
+            "GET /metrics",
+            "X-Namespace: SCENE\r\nConnection: close, X-Namespace\r\n",
+            200,
+            400,
+            "the server behind would not see what was judged",
+        ),
+        differs(
+            "alice",
+            "GET /metrics",
+            "X-Namespace: SCENE\r\nX_Namespace: default\r\n",
+            200,
+            400,
+            "the server behind may see another value than was judged",
+        ),
+    ];
+    scene.compare(WHOSE, std::slice::from_ref(&upstream), Some(&header), &cases);
+    let both = format!(
+        "authorization:\n  rewrites:\n    byQueryParameter: {{name: namespace}}\n    byHttpHeader: {{name: X-Namespace}}\n\
+         {attributes}"
+    );
+    let cases = [
+        same("alice", "GET /metrics?namespace=SCENE", "X-Namespace: SCENE\r\n", 200),
+        same("alice", "GET /metrics?namespace=SCENE", "X-Namespace: default\r\n", 403),
+        same("alice", "GET /metrics?namespace=default", "X-Namespace: SCENE\r\n", 403),
+    ];
+    scene.compare(WHOSE, &[upstream], Some(&both), &cases);
+}
+
+fn static_rules(world: &World) {
+    let scene = Scene::open(world, "static");
+    let upstream = format!("--upstream={}", scene.upstream());
+    let clients = format!("--client-ca-file={}", world.cluster.authorities.client.file.display());
+    let file = "authorization:\n  static:\n  - user:\n      name: system:serviceaccount:SCENE:bob\n    \
+                resourceRequest: false\n    verb: get\n    path: /metrics\n  - user:\n      groups: [devs]\n    verb: \
+                get\n    path: /devs\n  - path: /open\n  - path: /star\n    verb: '*'\n";
+    let cases = [
+        same("", "GET /metrics", "", 401),
+        same("", "GET /open", "", 401),
+        same("bob", "GET /metrics", "", 200),
+        same("bob", "POST /metrics", "", 403),
+        same("bob", "GET /metrics/", "", 403),
+        same("bob", "GET /other", "", 403),
+        same("alice", "GET /metrics", "", 200),
+        same("bob", "DELETE /open", "", 200),
+        same("bob", "OPTIONS /star", "", 200),
+        same("bob", "GET /star", "", 403),
+        differs("bob", "HEAD /metrics", "", 403, 200, HEAD),
+        differs("bob", "HEAD /star", "", 200, 403, HEAD),
+        same("jane", "GET /devs", "", 200),
+        differs("bob", "GET /devs", "", 200, 403, "groups of a static rule count"),
+    ];
+    scene.compare(WHOSE, &[upstream.clone(), clients], Some(file), &cases);
+    let file = "authorization:\n  rewrites:\n    byQueryParameter:\n      name: \"namespace\"\n  resourceAttributes:\n    \
+                resource: namespaces\n    subresource: metrics\n    namespace: \"{{ .Value }}\"\n  static:\n    - user:\n        \
+                name: system:serviceaccount:SCENE:bob\n      resourceRequest: true\n      resource: namespaces\n      \
+                subresource: metrics\n      namespace: default\n      verb: get\n";
+    let cases = [
+        same("bob", "GET /metrics?namespace=default", "", 200),
+        same("bob", "GET /metrics?namespace=forbidden", "", 403),
+        same("bob", "GET /metrics?namespace=default&namespace=forbidden", "", 403),
+        same("bob", "GET /metrics", "", 400),
+        same("alice", "GET /metrics?namespace=SCENE", "", 200),
+    ];
+    scene.compare(WHOSE, &[upstream], Some(file), &cases);
+}
+
+fn allowed_and_ignored(world: &World) {
+    let scene = Scene::open(world, "allowed");
+    let upstream = format!("--upstream={}", scene.upstream());
+    let allowed = flags(&[&upstream, "--allow-paths=/metrics,/api/v1/label/*/values", "--allow-paths=/o[tu]her?"]);
+    let cases = [
+        same("", "GET /", "", 404),
+        same("alice", "GET /", "", 404),
+        same("", "GET /metrics", "", 401),
+        same("alice", "GET /metrics", "", 200),
+        same("alice", "GET /%6detrics", "", 200),
+        same("alice", "GET /metrics/", "", 404),
+        same("alice", "GET /METRICS", "", 404),
+        same("alice", "GET /api/v1/label/job/values", "", 200),
+        same("alice", "GET /api/v1/label/a%2Fb/values", "", 404),
+        same("alice", "GET /api/v1/label/name", "", 404),
+        same("alice", "GET /others", "", 403),
+        same("alice", "GET /other", "", 404),
+        same("alice", "POST /nothing", "\r\n\r\nx", 404),
+        same("alice", "HEAD /nothing", "", 404),
+    ];
+    scene.compare(WHOSE, &allowed, None, &cases);
+    let ignored = flags(&[&upstream, "--ignore-paths=/metrics,/api/v1/*", "--ignore-paths=/public/*/logo"]);
+    let cases = [
+        same("", "GET /metrics", "", 200),
+        same("", "POST /metrics", "\r\n\r\nx", 200),
+        same("", "GET /api/v1/labels", "", 200),
+        same("", "GET /api/v1/label/job/values", "", 401),
+        same("", "GET /", "", 401),
+        same("", "GET /Metrics", "", 401),
+        same("", "GET /metrics;x", "", 401),
+        same("", "GET /public/a/logo", "", 200),
+        same("nobody", "GET /", "", 401),
+        differs("nobody", "GET /metrics", "", 200, 200, NOT_FORWARDED),
+        differs("", "GET /metrics", "X-Remote-User: root\r\n", 200, 200, NOT_FORWARDED),
+        differs("", "GET /public%2Fa/logo", "", 200, 401, DOTS),
+        differs("", "GET /public/..;/logo", "", 200, 401, DOTS),
+        differs("", "GET /public/..%5C..%5Csecret/logo", "", 200, 401, DOTS),
+        differs("", "GET /public//logo", "", 301, 401, DOTS),
+        differs("", "GET /public/../logo", "", 301, 400, DOTS),
+        differs("", "GET /public/%2e%2e/logo", "", 200, 400, DOTS),
+    ];
+    scene.compare(WHOSE, &ignored, None, &cases);
+}
+
+fn identity(world: &World) {
+    let scene = Scene::open(world, "identity");
+    let upstream = format!("--upstream={}", scene.upstream());
+    let clients = format!("--client-ca-file={}", world.cluster.authorities.client.file.display());
+    let on = flags(&[&upstream, &clients, "--auth-header-fields-enabled"]);
+    let cases = [
+        same("alice", "GET /metrics", "", 200),
+        same("admin", "GET /x", "", 200),
+        same("alice", "GET /metrics", "X-Remote-User: root\r\nX-Remote-Groups: system:masters\r\n", 200),
+        differs("alice", "GET /metrics", "X-Remote-Group: system:masters\r\n", 200, 200, NOT_FORWARDED),
+        differs(
+            "alice",
+            "GET /metrics",
+            "Connection: close, X-Remote-User, X-Remote-Groups\r\n",
+            200,
+            200,
+            "a client cannot take our word away",
+        ),
+    ];
+    scene.compare(WHOSE, &on, None, &cases);
+    let named = flags(&[
+        &upstream,
+        "--auth-header-fields-enabled=true",
+        "--auth-header-user-field-name=X-Who",
+        "--auth-header-groups-field-name=X-Which",
+        "--auth-header-groups-field-separator=, ",
+    ]);
+    let cases = [
+        same("alice", "GET /metrics", "", 200),
+        same("alice", "GET /metrics", "X-Who: root\r\nX-Which: a\r\nX-Which: b\r\n", 200),
+        differs("alice", "GET /metrics", "X_Who: root\r\n", 200, 200, NOT_FORWARDED),
+    ];
+    scene.compare(WHOSE, &named, None, &cases);
+    let off = flags(&[&upstream, "--auth-header-user-field-name=X-Who"]);
+    let cases = [
+        same("alice", "GET /metrics", "", 200),
+        differs("alice", "GET /metrics", "X-Who: root\r\n", 200, 200, NOT_FORWARDED),
+    ];
+    scene.compare(WHOSE, &off, None, &cases);
+}
+
+fn tokens(world: &World) {
+    let mut scene = Scene::open(world, "tokens");
+    let upstream = format!("--upstream={}", scene.upstream());
+    for (name, audiences) in [("right", &["kube-rbac-proxy"][..]), ("wrong", &["another"]), ("two", &["a", "metrics"])]
+    {
+        let token = scene.token("alice", audiences);
+        scene.tokens.insert(name, token);
+    }
+    let audiences = flags(&[&upstream, "--auth-token-audiences=kube-rbac-proxy,metrics"]);
+    let cases = [
+        same("right", "GET /metrics", "", 200),
+        same("two", "GET /metrics", "", 200),
+        same("wrong", "GET /metrics", "", 401),
+        same("alice", "GET /metrics", "", 401),
+    ];
+    scene.compare(WHOSE, &audiences, None, &cases);
+
+    let key = forge::SigningKey::rsa();
+    let serving = world.cluster.authorities.serving.server("krp-issuer", &["127.0.0.1"]);
+    let port = echo(&Speaks::Tls(&serving, None), |port| {
+        let url = format!("https://127.0.0.1:{port}");
+        let keys = serde_json::from_str(&forge::key_set(&[key.jwk("k")])).unwrap();
+        BTreeMap::from([
+            ("/.well-known/openid-configuration".to_owned(), json!({"issuer": url, "jwks_uri": format!("{url}/keys")})),
+            ("/keys".to_owned(), keys),
+        ])
+    });
+    let url = format!("https://127.0.0.1:{port}");
+    let subject = format!("system:serviceaccount:{}:alice", scene.namespace);
+    let mut sign = |name: &'static str, claims: &serde_json::Value| {
+        let mut whole = json!({"iss": url, "aud": "client", "email": subject, "exp": 4_000_000_000_u64});
+        for (name, value) in claims.as_object().unwrap() {
+            whole[name] = value.clone();
+        }
+        scene.tokens.insert(name, key.token("RS256", "k", &whole));
+    };
+    sign("oidc", &json!({"groups": ["a", "b"]}));
+    sign("oidc-group", &json!({"groups": "one"}));
+    sign("oidc-nobody", &json!({"email": "somebody"}));
+    sign("oidc-other-client", &json!({"aud": "other"}));
+    sign("oidc-other-issuer", &json!({"iss": "https://other.example"}));
+    sign("oidc-late", &json!({"exp": 1}));
+    sign("oidc-unverified", &json!({"email_verified": false}));
+    let openid = flags(&[
+        &upstream,
+        &format!("--oidc-issuer={url}"),
+        "--oidc-clientID=client",
+        &format!("--oidc-ca-file={}", world.cluster.authorities.serving.file.display()),
+        "--auth-header-fields-enabled",
+    ]);
+    let cases = [
+        same("oidc", "GET /metrics", "", 200),
+        same("oidc-group", "GET /metrics", "", 200),
+        same("oidc-nobody", "GET /metrics", "", 403),
+        same("oidc-other-client", "GET /metrics", "", 401),
+        same("oidc-other-issuer", "GET /metrics", "", 401),
+        same("oidc-late", "GET /metrics", "", 401),
+        same("oidc-unverified", "GET /metrics", "", 401),
+        same("alice", "GET /metrics", "", 401),
+        same("", "GET /metrics", "", 401),
+    ];
+    scene.compare(WHOSE, &openid, None, &cases);
+    let prefixed = [
+        openid,
+        flags(&["--oidc-username-claim=name", "--oidc-username-prefix=system:", "--oidc-groups-prefix=oidc:"]),
+    ]
+    .concat();
+    let mut whole = json!({"iss": url, "aud": "client", "groups": ["a"], "exp": 4_000_000_000_u64});
+    whole["name"] = subject.trim_start_matches("system:").into();
+    scene.tokens.insert("oidc-prefixed", key.token("RS256", "k", &whole));
+    let cases = [same("oidc-prefixed", "GET /metrics", "", 200), same("oidc", "GET /metrics", "", 401)];
+    scene.compare(WHOSE, &prefixed, None, &cases);
+}
+
+fn upstreams(world: &World) {
+    let scene = Scene::open(world, "upstreams");
+    let authorities = &world.cluster.authorities;
+    let serving = authorities.backend.server("krp-upstream", &["127.0.0.1"]);
+    let cases = || {
+        [
+            same("alice", "GET /metrics?a=b", "", 200),
+            same("carol", "POST /all", "\r\n\r\nhello", 200),
+            same("bob", "GET /metrics", "", 403),
+        ]
+    };
+    let port = echo(&Speaks::H2c, |_| BTreeMap::new());
+    let h2c = flags(&[&format!("--upstream=http://127.0.0.1:{port}"), "--upstream-force-h2c"]);
+    scene.compare(WHOSE, &h2c, None, &cases());
+
+    let port = echo(&Speaks::Tls(&serving, Some(&authorities.client)), |_| BTreeMap::new());
+    let mutual = flags(&[
+        &format!("--upstream=https://127.0.0.1:{port}/"),
+        &format!("--upstream-ca-file={}", authorities.backend.file.display()),
+        &format!("--upstream-client-cert-file={}", authorities.jane.certificate.display()),
+        &format!("--upstream-client-key-file={}", authorities.jane.key.display()),
+    ]);
+    scene.compare(WHOSE, &mutual, None, &cases());
+    // Without the certificate, and without the authority: both find out at each request.
+    for wrong in [&mutual[..2], &mutual[..1]] {
+        scene.compare(WHOSE, wrong, None, &[same("alice", "GET /metrics", "", 502)]);
+    }
+    // A path of the upstream is put before that of the request.
+    let base = flags(&[&format!("--upstream={}base/", scene.upstream())]);
+    scene.compare(WHOSE, &base, None, &[same("alice", "GET /metrics?x", "", 200)]);
+    let down = flags(&["--upstream=http://127.0.0.1:1/"]);
+    scene.compare(WHOSE, &down, None, &[same("alice", "GET /metrics", "", 502), same("", "GET /metrics", "", 401)]);
+}
+
+fn refused_at_the_start(world: &World) {
+    let scene = Scene::open(world, "start");
+    let file = |name: &str, text: &str| {
+        let path = scene.scratch.join(name);
+        std::fs::write(&path, text).unwrap();
+        format!("--config-file={}", path.display())
+    };
+    let kubeconfig = format!("--kubeconfig={}", world.cluster.admin_kubeconfig.display());
+    let listen = "--secure-listen-address=127.0.0.1:0";
+    for wrong in [
+        &[listen, "--allow-paths=/a", "--ignore-paths=/b"][..],
+        &[listen, "--allow-paths=/a["],
+        &[listen, "--ignore-paths=\\"],
+        &[listen, &file("resource", "authorization: {static: [{resourceRequest: true, path: /x}]}")],
+        &[listen, &file("path", "authorization: {static: [{verb: get}]}")],
+        &[listen, &file("empty", "{}")],
+        &[listen, &file("text", "authorization: [")],
+        &[listen, "--config-file=/nonexistent"],
+        &[listen, "--upstream-ca-file=/nonexistent"],
+        &[listen, "--unknown-flag"],
+        &[listen, "--kubeconfig=/nonexistent"],
+        &[],
+    ] {
+        let arguments: Vec<String> = ["--upstream=http://127.0.0.1:1/", &kubeconfig]
+            .iter()
+            .chain(wrong)
+            .map(|&argument| argument.to_owned())
+            .collect();
+        for &whose in WHOSE {
+            let said = refuses(&scene.program(whose), &arguments);
+            assert!(said.is_some(), "{whose:?} starts with {wrong:?}");
+        }
+    }
+}
