@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::rbac_proxy::{Questions, Rules};
+use super::rbac_proxy::{Open, Questions, Rules};
 use super::{AccessReviews, Actor, AlwaysAllowPaths, Attributes, Policy};
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Judged, Refusal};
@@ -107,8 +107,8 @@ pub struct Authorizer {
     pub modes: Modes,
 }
 
-/// This request for this user was judged, and may be. Only [`Authorizer::authorize`] and
-/// [`Authorizer::authorize_all`] make one.
+/// This request for this user was judged, and may be. Only [`Authorizer::authorize`],
+/// [`Authorizer::authorize_all`] and [`Permit::open`] make one.
 #[derive(Clone, Debug)]
 pub struct Permit<'r> {
     user: Arc<User>,
@@ -366,6 +366,11 @@ impl Authorizer {
 }
 
 impl<'r> Permit<'r> {
+    /// A request that everybody may send, for whoever did.
+    pub fn open(_: Open, nobody: &Arc<User>, request: RequestInfo<'r>) -> Permit<'r> {
+        Permit { user: nobody.clone(), request, why: None }
+    }
+
     /// Who may.
     pub fn user(&self) -> &Arc<User> {
         &self.user

@@ -32,6 +32,8 @@ pub(super) struct Reading<'a> {
     written: Written,
     groups: &'a [&'static Group],
     environment: &'a dyn Fn(&str) -> Option<String>,
+    /// Defaults that are others than the flags say.
+    defaults: &'static [(&'static str, &'static str)],
     mistakes: Mistakes,
     #[cfg(test)]
     asked: std::collections::BTreeSet<&'static str>,
@@ -50,6 +52,7 @@ impl<'a> Reading<'a> {
             written,
             groups,
             environment,
+            defaults: &[],
             mistakes: Mistakes { problems, ..Mistakes::default() },
             #[cfg(test)]
             asked: std::collections::BTreeSet::new(),
@@ -66,6 +69,12 @@ impl<'a> Reading<'a> {
         reading
     }
 
+    /// With these defaults instead of the flags' own.
+    pub(super) fn with_defaults(mut self, defaults: &'static [(&'static str, &'static str)]) -> Reading<'a> {
+        self.defaults = defaults;
+        self
+    }
+
     /// Whether somebody gave this flag.
     pub(super) fn given(&self, name: &str) -> bool {
         self.written.get(name).is_some()
@@ -73,7 +82,7 @@ impl<'a> Reading<'a> {
 
     /// Its text, or the default.
     pub(super) fn text(&mut self, name: &str) -> String {
-        let default = self.flag(name).map(|flag| flag.default).unwrap_or_default();
+        let default = self.default_of(name);
         match self.written.get(name).and_then(|given| given.values.last()) {
             Some(value) => value.clone(),
             None => default.to_owned(),
@@ -164,7 +173,7 @@ impl<'a> Reading<'a> {
 
     /// The values of a list, or the default's.
     pub(super) fn list(&mut self, name: &str) -> Vec<String> {
-        let default = self.flag(name).map(|flag| flag.default).unwrap_or_default();
+        let default = self.default_of(name);
         match self.written.get(name) {
             Some(given) => given.values.clone(),
             None => value::list(default),
@@ -229,6 +238,11 @@ impl<'a> Reading<'a> {
             assert!(read, "--{} is a flag that nobody reads", flag.name);
         }
         self.mistakes
+    }
+
+    fn default_of(&mut self, name: &str) -> &'static str {
+        let own = self.flag(name).map(|flag| flag.default).unwrap_or_default();
+        self.defaults.iter().find(|(flag, _)| *flag == name).map_or(own, |(_, default)| default)
     }
 
     fn flag(&mut self, name: &str) -> Option<&'static Flag> {

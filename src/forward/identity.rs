@@ -41,6 +41,8 @@ pub struct Wording {
 /// A header for the user's name, and one for all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
+    /// Whether they are sent; if not, they are only kept from clients.
+    pub enabled: bool,
     /// `--auth-header-user-field-name`.
     pub user: HeaderName,
     /// `--auth-header-groups-field-name`.
@@ -72,7 +74,7 @@ impl Stamp {
             return Err(Unspeakable("the user has no name"));
         }
         let mut lines = Vec::new();
-        if let Some(joined) = &wording.joined {
+        if let Some(joined) = wording.joined.as_ref().filter(|joined| joined.enabled) {
             let groups = &user.groups;
             if groups.iter().any(|group| group.contains(&joined.separator)) {
                 return Err(Unspeakable("a group's name holds the separator of groups"));
@@ -88,6 +90,11 @@ impl Stamp {
         }
         let absent = [USER, UID, GROUP].into_iter().filter(|name| lines.iter().all(|(line, _)| line != name)).collect();
         Ok(Stamp { lines, absent })
+    }
+
+    /// No headers at all, for whom nobody asked who they are.
+    pub fn nobody() -> Stamp {
+        Stamp { lines: Vec::new(), absent: vec![USER, UID, GROUP] }
     }
 
     /// Names under which it speaks that are not Kubernetes' own.
@@ -232,7 +239,7 @@ mod tests {
 
     fn joined(user: &'static str, groups: &'static str) -> Option<Joined> {
         let name = HeaderName::from_static;
-        Some(Joined { user: name(user), groups: name(groups), separator: "|".to_owned() })
+        Some(Joined { enabled: true, user: name(user), groups: name(groups), separator: "|".to_owned() })
     }
 
     fn told(wording: &Wording) -> Vec<String> {

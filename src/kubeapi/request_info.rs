@@ -47,7 +47,7 @@ impl<'r> RequestInfo<'r> {
         path: &'r CanonicalPath<'_>,
         query: &'r Query<'_>,
     ) -> Result<RequestInfo<'r>, Status> {
-        let mut info = RequestInfo { path: path.decoded(), verb: lower_case(method), ..RequestInfo::default() };
+        let mut info = RequestInfo::of_path(method, path);
         let mut rest = Segments(info.path.trim_matches('/'));
         // A resource has at least prefix, version and resource, and a group between for `apis`.
         let needed = match rest.clone().next() {
@@ -87,6 +87,11 @@ impl<'r> RequestInfo<'r> {
         info.read_resource(rest);
         info.read_selectors(query, verb_in_path);
         Ok(info)
+    }
+
+    /// A request that is about no resource, wherever its path leads: the method and the path.
+    pub fn of_path(method: &Method, path: &'r CanonicalPath<'_>) -> RequestInfo<'r> {
+        RequestInfo { path: path.decoded(), verb: lower_case(method), ..RequestInfo::default() }
     }
 
     /// Whether the verb changes nothing: `get`, `list` and `watch`, or GET, HEAD and OPTIONS.

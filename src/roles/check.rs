@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::{cli, gateway, print, proxy, socks5};
 use crate::config::environment;
+use crate::config::sidecar::Name;
 
 /// Checks the role that the command line names.
 pub(super) fn run(check: &cli::Check) -> ExitCode {
@@ -16,7 +17,7 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
             }
         }
         cli::Check::Sidecar(arguments) => {
-            let (config, mistakes) = arguments.read(&environment);
+            let (config, mistakes) = arguments.read(Name::Narthex, &environment);
             match gateway::prepare(&config, mistakes, "sidecar") {
                 Ok(_) => print(b"sidecar: no mistakes found\n"),
                 Err(status) => status,

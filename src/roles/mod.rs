@@ -23,7 +23,9 @@ use cli::Command;
 /// Reads the command line and runs the command it names. Ends with 0 when all went well, 1 when the
 /// configuration is bad or the start failed, 2 when the command line cannot be read.
 pub fn main() -> ExitCode {
-    let command = match cli::parse(std::env::args_os()) {
+    let mut line: Vec<_> = std::env::args_os().collect();
+    let name = cli::name_of(&mut line);
+    let command = match cli::parse(line) {
         Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output, mistakes to standard error; if that is gone, so
@@ -42,7 +44,7 @@ pub fn main() -> ExitCode {
             gateway::run(&config, mistakes, "gateway")
         }
         Command::Sidecar(arguments) => {
-            let (config, mistakes) = arguments.read(&environment);
+            let (config, mistakes) = arguments.read(name, &environment);
             gateway::run(&config, mistakes, "sidecar")
         }
         Command::Socks5(arguments) => {

@@ -49,6 +49,7 @@ mod proxy;
 mod proxy_url;
 mod quickstart;
 mod raw;
+mod rbac_proxy;
 mod records;
 mod refused;
 mod registry;

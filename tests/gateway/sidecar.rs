@@ -7,10 +7,10 @@ use crate::client::{Client, Read, admin, get};
 use crate::reviewer::{Reviewer, access, kindly};
 use crate::world::{Gateway, World, eventually, narthex};
 
-struct Stage {
-    world: World,
-    reviewer: Reviewer,
-    sidecar: Gateway,
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) reviewer: Reviewer,
+    pub(crate) sidecar: Gateway,
 }
 
 /// A sidecar's command line: `upstreams` by path, trusted as the world's backends are.
@@ -39,24 +39,29 @@ fn arguments(world: &World, upstreams: &[(&str, &Backend)], more: &[&str]) -> Ve
 }
 
 /// A server that says which of several it is.
-async fn server(world: &World, name: &'static str) -> Backend {
+pub(crate) async fn server(world: &World, name: &'static str) -> Backend {
     let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
     Backend::start(world, settings, move |_| async move { answer(200, name) }).await
 }
 
 impl Stage {
     async fn set(upstreams: &[(&str, &Backend)], world: World, more: &[&str]) -> Stage {
+        Stage::set_as("sidecar", upstreams, world, more).await
+    }
+
+    /// The same under another name.
+    pub(crate) async fn set_as(name: &str, upstreams: &[(&str, &Backend)], world: World, more: &[&str]) -> Stage {
         let reviewer = Reviewer::start(&world).await;
-        let sidecar = Gateway::start_as("sidecar", &arguments(&world, upstreams, more));
+        let sidecar = Gateway::start_as(name, &arguments(&world, upstreams, more));
         Stage { world, reviewer, sidecar }
     }
 
-    async fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Read {
+    pub(crate) async fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Read {
         Client::http1(&self.world, &self.sidecar, None).await.ask(get(path, headers)).await
     }
 }
 
-const TINA: (&str, &str) = ("authorization", "Bearer good");
+pub(crate) const TINA: (&str, &str) = ("authorization", "Bearer good");
 
 #[tokio::test]
 async fn who_may_is_relayed_with_an_identity_that_can_be_believed() {

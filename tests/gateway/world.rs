@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -197,8 +198,10 @@ impl Gateway {
 
     /// The same, with these variables in its environment.
     pub(crate) fn start_in(command: &str, arguments: &[String], environment: &[(&str, &str)]) -> Gateway {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
-            .arg(command)
+        let mut program = Command::new(env!("CARGO_BIN_EXE_narthex"));
+        // Under this name it is a command of itself.
+        let program = if command == "kube-rbac-proxy" { program.arg0(command) } else { program.arg(command) };
+        let mut child = program
             .args(arguments)
             .env_clear()
             .envs(environment.iter().copied())

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Method};
 
 pub use file::RulesFile;
-pub use paths::{Paths, Way};
+pub use paths::{Open, Paths, Way};
 
 use self::attributes::{Asking, Resource, verb_of};
 use self::glob::Glob;

@@ -17,15 +17,19 @@ pub struct Paths {
 }
 
 /// The way a request goes by its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Way {
     /// It is asked who sent it, and whether they may.
     Asked,
     /// Straight to the server behind us, without any identity.
-    Open,
+    Open(Open),
     /// 404: the path is not there.
     NotThere,
 }
+
+/// The path of a request is open to everybody. Only [`Paths::way`] makes one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Open(());
 
 impl Paths {
     /// Reads both lists of patterns.
@@ -57,7 +61,7 @@ impl Paths {
         if !self.allowed.is_empty() && !fits(&self.allowed) {
             Way::NotThere
         } else if !self.ignored.is_empty() && reads_one_way(path) && fits(&self.ignored) {
-            Way::Open
+            Way::Open(Open(()))
         } else {
             Way::Asked
         }
@@ -118,10 +122,10 @@ mod tests {
     fn nobody_gets_around_by_writing_a_path_in_another_way() {
         let paths = paths(&[], &["/metrics", "/public/*", "/public/*/x", "/a*"]).unwrap();
         for (path, expected) in [
-            ("/metrics", Way::Open),
-            ("/%6detrics", Way::Open),
-            ("/public/logo.png", Way::Open),
-            ("/ab", Way::Open),
+            ("/metrics", Way::Open(Open(()))),
+            ("/%6detrics", Way::Open(Open(()))),
+            ("/public/logo.png", Way::Open(Open(()))),
+            ("/ab", Way::Open(Open(()))),
             ("/", Way::Asked),
             ("/Metrics", Way::Asked),
             ("/metrics/", Way::Asked),

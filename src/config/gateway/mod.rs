@@ -18,6 +18,7 @@ use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
 use super::reading::{Mistakes, Reading};
 use super::seen::{self, Seen};
+use super::sidecar::Guard;
 use crate::listen::Limits;
 
 /// The gateway, in front of extension API servers.
@@ -57,6 +58,8 @@ pub struct GatewayConfig {
     pub forwarding: Forwarding,
     /// How the end goes.
     pub shutdown: Shutdown,
+    /// What only a sidecar does in another way.
+    pub guard: Guard,
     /// What the operator sees.
     pub seen: Seen,
 }
@@ -89,6 +92,7 @@ impl Arguments<Gateway> {
             modes,
             authorization_config,
             behind: behind::behind(&mut reading, &forwarding),
+            guard: Guard::of_gateway(forwarding.forward_uid),
             forwarding,
             shutdown: serving::shutdown(&mut reading),
             seen: seen(&mut reading),

@@ -76,12 +76,60 @@ static ASKED: Group = Group {
 /// Who decides.
 static DECIDING: Group = Group {
     heading: "May they",
-    flags: &[Flag::new(
-        "authorization-mode",
-        Kind::List("MODE"),
-        "Webhook",
-        "Webhook lets those through whom the kube-apiserver of --kubeconfig or --authorization-kubeconfig allows; Static whom --authorization-policy-file allows; AlwaysAllow every authenticated user; AlwaysDeny nobody. The first that has an opinion decides",
-    )],
+    flags: &[
+        Flag::new(
+            "authorization-mode",
+            Kind::List("MODE"),
+            "Webhook",
+            "Webhook lets those through whom the kube-apiserver of --kubeconfig or --authorization-kubeconfig allows; Static whom --authorization-policy-file allows; AlwaysAllow every authenticated user; AlwaysDeny nobody. The first that has an opinion decides",
+        ),
+        Flag::new(
+            "authorization-attributes",
+            Kind::Choice(&["request", "kube-rbac-proxy"]),
+            "request",
+            "What is asked about a request: what k8s.io/apiserver reads in it (verb, group, resource, namespace, name), or what --config-file says, as kube-rbac-proxy asks it",
+        ),
+        Flag::new(
+            "config-file",
+            Kind::File,
+            "",
+            "kube-rbac-proxy's authorization file: resourceAttributes, rewrites, static rules; and rules by path and method. Followed on disk. Implies --authorization-attributes=kube-rbac-proxy",
+        ),
+        Flag::new(
+            "allow-paths",
+            Kind::List("PATTERN"),
+            "",
+            "The only paths there are, as patterns of Go's path.Match; 404 for all others",
+        ),
+        Flag::new(
+            "ignore-paths",
+            Kind::List("PATTERN"),
+            "",
+            "Paths that are open to everybody: nobody is asked who they are and whether they may",
+        ),
+        Flag::new(
+            "error-format",
+            Kind::Choice(&["status", "kube-rbac-proxy"]),
+            "status",
+            "Errors as metav1.Status, or as texts, kube-rbac-proxy's where it has them",
+        ),
+    ],
+};
+
+/// How the server behind is told who asks, beside X-Remote-*.
+static TELLING: Group = Group {
+    heading: "What the upstream is told",
+    flags: &[
+        Flag::new(
+            "auth-header-fields-enabled",
+            Kind::Switch,
+            "false",
+            "Tell the upstream who asks in these two headers, too",
+        ),
+        Flag::new("auth-header-user-field-name", Kind::Text("HEADER"), "x-remote-user", "Header of the user's name"),
+        Flag::new("auth-header-groups-field-name", Kind::Text("HEADER"), "x-remote-groups", "Header of all groups"),
+        Flag::new("auth-header-groups-field-separator", Kind::Text("TEXT"), "|", "What stands between groups there"),
+    ],
 };
 
 /// Where the sidecar listens, in kube-rbac-proxy's words.
@@ -118,6 +166,7 @@ pub static SIDECAR: &[&Group] = &[
     &ASKED,
     &flags::WHO,
     &DECIDING,
+    &TELLING,
     &flags::MAY_THEY,
     &flags::SEEN,
 ];

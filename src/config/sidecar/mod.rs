@@ -1,6 +1,7 @@
 //! The sidecar's configuration: the gateway's, with upstreams behind it instead of a registry.
 
 pub mod flags;
+mod guard;
 mod upstreams;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use super::value;
 use crate::kubeclient::Source;
 use crate::message::ErrorFormat;
 use crate::registry;
+
+pub use guard::{Asks, Guard};
 
 /// The sidecar, in front of one server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,11 +30,24 @@ impl Role for Sidecar {
 /// The variable by which a process knows that it runs in a pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
+/// Under which name it was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// Its own.
+    Narthex,
+    /// That of the program whose place it takes: with its defaults.
+    KubeRbacProxy,
+}
+
 impl Arguments<Sidecar> {
     /// Reads command line, environment and file. What is wrong is told beside the configuration; start nothing with
     /// it if anything is.
-    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
+    pub fn read(&self, name: Name, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
         let mut reading = Reading::new(&self.written, Sidecar::FLAGS, Sidecar::LATER, Sidecar::KIND, environment);
+        let as_rbac_proxy = name == Name::KubeRbacProxy;
+        if as_rbac_proxy {
+            reading = reading.with_defaults(guard::DEFAULTS);
+        }
         let who = gateway::who::who(&mut reading);
         let forwarding = forwarding(&mut reading);
         let authorization_config = gateway::who::authorization_config(&mut reading);
@@ -69,6 +85,7 @@ impl Arguments<Sidecar> {
             modes,
             authorization_config,
             behind: behind(&mut reading, &forwarding),
+            guard: guard::guard(&mut reading, as_rbac_proxy),
             forwarding,
             shutdown: gateway::serving::shutdown(&mut reading),
             seen: gateway::seen(&mut reading),
@@ -149,7 +166,10 @@ fn forwarding(reading: &mut Reading<'_>) -> Forwarding {
         // What an ordinary server says to its clients is between them.
         reject_redirects: false,
         forward_uid: reading.switch("forward-uid"),
-        error_format: ErrorFormat::Status,
+        error_format: match reading.choice("error-format").as_str() {
+            "kube-rbac-proxy" => ErrorFormat::KubeRbacProxy,
+            _ => ErrorFormat::Status,
+        },
         max_inflight: Some(reading.size("max-requests-inflight")).filter(|limit| *limit > 0),
         max_mutating_inflight: Some(reading.size("max-mutating-requests-inflight")).filter(|limit| *limit > 0),
     }

@@ -17,6 +17,7 @@ use super::mistakes::Mistakes;
 use super::reached::{self, Reached};
 use super::settings;
 use crate::authenticate::{TokenFile, Tokens, jwt};
+use crate::authorize::rbac_proxy::{self, RulesFile};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
@@ -56,6 +57,7 @@ pub(super) struct Control {
     pub(super) rules: Rules,
     pub(super) tokens: Option<(TokenFile, Publisher<Tokens>)>,
     pub(super) policy: Option<(PolicyFile, Publisher<Policy>)>,
+    pub(super) rules_file: Option<(RulesFile, Publisher<rbac_proxy::Rules>)>,
     pub(super) jwt: Option<jwt::Following>,
     /// With `--serve-delegation`.
     pub(super) speaker: Option<(Speaker, Publisher<ConfigMap>)>,
@@ -125,6 +127,9 @@ impl Control {
         }
         if let Some((file, publisher)) = self.policy {
             spawn_local(file.follow(publisher, self.mistakes.of("policy"), drain()));
+        }
+        if let Some((file, publisher)) = self.rules_file {
+            spawn_local(file.follow(publisher, self.mistakes.of("config-file"), drain()));
         }
         if let Some((speaker, publisher)) = self.speaker {
             spawn_local(speaker.follow(publisher, drain()));

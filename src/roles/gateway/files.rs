@@ -7,7 +7,9 @@ use super::delegation::Kubeconfigs;
 use super::settings;
 use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
+use crate::authorize::rbac_proxy::{Rules, RulesFile};
 use crate::authorize::{self, Policy, PolicyFile};
+use crate::config::sidecar::Asks;
 use crate::config::{GatewayConfig, Mistakes, egress};
 use crate::egress::{STANDARD_CALLS, Ways, WaysFile};
 use crate::observe::log::{self, LogLevel};
@@ -31,6 +33,8 @@ pub struct Files {
     pub(super) authentication: Option<ConfigurationFile>,
     pub(super) policy: Option<(PolicyFile, Policy)>,
     pub(super) authorization: Option<authorize::ConfigurationFile>,
+    /// kube-rbac-proxy's authorization file.
+    pub(super) rules: Option<(RulesFile, Rules)>,
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
     pub(super) audit: Option<AuditFiles>,
@@ -65,6 +69,7 @@ impl Files {
         let authentication = keep(&mut problems, authentication(config));
         let policy = keep(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
         let authorization = keep(&mut problems, authorization(config));
+        let rules = keep(&mut problems, rules(config));
         let identity = problems.keep(config.behind.proxy_client.clone().map(Identity::load).transpose());
         if let Some(Some((_, ours))) = &identity {
             problems.keep(backends_know(config, &ours.get()));
@@ -94,6 +99,7 @@ impl Files {
             Some(authentication),
             Some(policy),
             Some(authorization),
+            Some(rules),
             Some(request_headers),
             Some(kubeconfigs),
             Some(audit),
@@ -109,6 +115,7 @@ impl Files {
             authentication,
             policy,
             authorization,
+            rules,
             request_headers,
             kubeconfigs,
             audit,
@@ -128,6 +135,7 @@ impl Files {
             authentication,
             policy,
             authorization,
+            rules,
             request_headers,
             kubeconfigs,
             audit,
@@ -150,6 +158,13 @@ fn authorization(config: &GatewayConfig) -> Result<Option<authorize::Configurati
     let demands =
         authorize::configuration::Demands { policy: config.policy_file.is_some(), decision: config.serve_delegation };
     authorize::ConfigurationFile::open(path, demands).map(Some)
+}
+
+fn rules(config: &GatewayConfig) -> Result<Option<(RulesFile, Rules)>, Problems> {
+    match &config.guard.asks {
+        Asks::Request | Asks::RbacProxy(None) => Ok(None),
+        Asks::RbacProxy(Some(path)) => RulesFile::open(path).map(Some),
+    }
 }
 
 /// With `--serve-delegation` backends learn from us whose certificates a front proxy has; ours must be one of them.

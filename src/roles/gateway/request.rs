@@ -12,7 +12,8 @@ use http_body::Body as _;
 use super::connection::Connection;
 use super::local;
 use crate::authenticate::Authenticated;
-use crate::authorize::{Actor, SelfReview};
+use crate::authorize::rbac_proxy::Way;
+use crate::authorize::{Actor, Permit, SelfReview};
 use crate::forward::{Origin, Outbound, send};
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
 use crate::message::{Accept, Blame, Body, Received, Refusal, hop_by_hop, respond};
@@ -109,7 +110,11 @@ async fn relay(
     let path = attempt!(CanonicalPath::parse(uri.path()).map_err(client));
     let query = Query::parse(uri.query().unwrap_or_default());
     let method = request.method().clone();
-    let info = attempt!(RequestInfo::parse(&method, &path, &query).map_err(client));
+    let info = match shared.guard.rules {
+        None => attempt!(RequestInfo::parse(&method, &path, &query).map_err(client)),
+        // What stands behind need not be an API server.
+        Some(_) => RequestInfo::of_path(&method, &path),
+    };
     let table = shared.table.get();
     let route = table.find_path(path.decoded());
     let upgrading = hop_by_hop::upgrade_protocol(request.headers()).is_some();
@@ -148,49 +153,78 @@ async fn relay(
         return Err((Refusal::new(Blame::Gateway, status), record));
     }
 
-    // Who asks. From here on no header of the client says who it is.
-    let due = if long_running { None } else { due(&query) };
-    let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
-    let authenticated = match due {
-        None => authenticating.await,
-        Some(due) => {
-            let in_time = in_time(due, Box::pin(authenticating)).await;
-            attempt!(in_time.inspect_err(|_| audit(&mut record, None, request.headers(), false)))
+    let (mut warning, mut anonymous) = (None, false);
+    let permit = 'let_in: {
+        // Some paths of a sidecar are not there, or open to everybody.
+        match shared.guard.paths.way(&path) {
+            Way::Asked => {}
+            Way::NotThere => return Err((client(Status::not_found()).because("not among --allow-paths"), record)),
+            Way::Open(open) => {
+                let identity = shared.authenticator.identity_headers();
+                hop_by_hop::remove_where(request.headers_mut(), |name| identity.is_identity(name));
+                audit(&mut record, None, request.headers(), false);
+                break 'let_in Permit::open(open, &shared.guard.nobody, info);
+            }
         }
-    };
-    let metrics = worker.reports.metrics();
-    let who = attempt!(authenticated.inspect_err(|nobody| {
-        metrics.authenticated(nobody.result(), None);
-        audit(&mut record, None, request.headers(), true);
-    }));
-    audit(&mut record, Some(who.user()), request.headers(), false);
-    metrics.authenticated(Authentication::Success, Some(&who.name));
-    record.user(who.user());
-    connection.let_in();
-    let warning = who.warning();
 
-    // As whom.
-    let actor = match Actor::oneself(&who) {
-        Some(actor) => actor,
-        None => attempt!(Box::pin(impersonate(connection, &who, request.headers_mut(), &info, due)).await),
-    };
-    if let Some(impersonated) = actor.impersonated() {
-        record.impersonated(&impersonated.user, impersonated.constraint);
-    }
+        // Who asks. From here on no header of the client says who it is.
+        let due = if long_running { None } else { due(&query) };
+        let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
+        let authenticated = match due {
+            None => authenticating.await,
+            Some(due) => {
+                let in_time = in_time(due, Box::pin(authenticating)).await;
+                attempt!(in_time.inspect_err(|_| audit(&mut record, None, request.headers(), false)))
+            }
+        };
+        let metrics = worker.reports.metrics();
+        let who = attempt!(authenticated.inspect_err(|nobody| {
+            metrics.authenticated(nobody.result(), None);
+            audit(&mut record, None, request.headers(), true);
+        }));
+        audit(&mut record, Some(who.user()), request.headers(), false);
+        metrics.authenticated(Authentication::Success, Some(&who.name));
+        record.user(who.user());
+        connection.let_in();
+        warning = who.warning();
+        anonymous = who.is_anonymous();
 
-    // May they.
-    let authorizing = shared.authorizer.authorize(&actor, info);
-    let authorized = match due {
-        None => authorizing.await,
-        Some(due) => attempt!(in_time(due, Box::pin(authorizing)).await),
-    };
-    if let Some(audited) = record.audited() {
-        match &authorized {
-            Ok(permit) => audited.allowed(permit.why()),
-            Err(denied) => audited.denied(denied.forbidden()),
+        // As whom.
+        let actor = match Actor::oneself(&who) {
+            Some(actor) => actor,
+            None => attempt!(Box::pin(impersonate(connection, &who, request.headers_mut(), &info, due)).await),
+        };
+        if let Some(impersonated) = actor.impersonated() {
+            record.impersonated(&impersonated.user, impersonated.constraint);
         }
-    }
-    let permit = attempt!(authorized);
+
+        // May they.
+        let authorized = match &shared.guard.rules {
+            Some(rules) => {
+                let rules = rules.get();
+                let questions = attempt!(rules.questions(&method, &path, &query, request.headers()));
+                let authorizing = Box::pin(shared.authorizer.authorize_all(&actor, info, &questions));
+                match due {
+                    None => authorizing.await,
+                    Some(due) => attempt!(in_time(due, authorizing).await),
+                }
+            }
+            None => {
+                let authorizing = shared.authorizer.authorize(&actor, info);
+                match due {
+                    None => authorizing.await,
+                    Some(due) => attempt!(in_time(due, Box::pin(authorizing)).await),
+                }
+            }
+        };
+        if let Some(audited) = record.audited() {
+            match &authorized {
+                Ok(permit) => audited.allowed(permit.why()),
+                Err(denied) => audited.denied(denied.forbidden()),
+            }
+        }
+        attempt!(authorized)
+    };
     let (info, user) = (permit.request(), permit.user());
 
     // Not more at once than we were told. What a backend asks while it answers a request takes no place: that request
@@ -205,8 +239,7 @@ async fn relay(
         Some(hand) => attempt!(admit(connection, user, info, hand)),
         None => None,
     };
-    if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || who.is_anonymous()
-    {
+    if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || anonymous {
         connection.ask_to_reconnect();
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::authenticate::{RequestHeaderNames, RequestHeaders};
+use crate::authorize::rbac_proxy::Rules;
 use crate::authorize::{self, AccessReviews, Authorizer, Link, Modes, Policy};
 use crate::config::GatewayConfig;
 use crate::config::gateway::{Mode, ProxyProtocol};
@@ -44,6 +45,7 @@ pub(super) fn authorizer(
     policy: Option<&Published<Policy>>,
     access_reviews: Option<&Arc<AccessReviews>>,
     followed: Option<Published<Vec<Link>>>,
+    rules: Option<&Published<Rules>>,
 ) -> Authorizer {
     let modes = config.modes.iter().filter_map(|mode| match mode {
         Mode::AlwaysAllow => Some(authorize::Mode::AlwaysAllow),
@@ -51,9 +53,11 @@ pub(super) fn authorizer(
         Mode::Static => policy.cloned().map(authorize::Mode::Static),
         Mode::Webhook => access_reviews.cloned().map(authorize::Mode::Webhook),
     });
+    // What a file allows need not be asked of anybody.
+    let modes = rules.cloned().map(authorize::Mode::ConfigFile).into_iter().chain(modes);
     let always_allow_paths = config.delegated.always_allow_paths.clone();
     let modes = followed.map_or_else(|| modes.collect::<Vec<_>>().into(), Modes::Followed);
-    Authorizer { modes, always_allow_paths, ..Authorizer::default() }
+    Authorizer { modes, always_allow_paths, privileged_groups: config.guard.privileged_groups.clone() }
 }
 
 /// What every thread makes its own dialler of.

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use super::reached::Reached;
 use crate::authenticate::Authenticator;
+use crate::authorize::rbac_proxy::{Paths, Rules};
 use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::report::Reports;
 use crate::discovery::Documents;
+use crate::forward::Wording;
+use crate::kubeapi::User;
 use crate::message::ErrorFormat;
 use crate::message::browser::Browsers;
 use crate::observe::Auditor;
@@ -48,6 +51,7 @@ pub(super) struct Shared {
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,
+    pub(super) guard: Guard,
     pub(super) browsers: Option<Browsers>,
     /// Whose requests are counted where, for fair shares.
     pub(super) dealer: Dealer,
@@ -59,12 +63,21 @@ pub(super) struct Shared {
 /// How requests are relayed.
 pub(super) struct Forwarding {
     pub(super) error_format: ErrorFormat,
-    pub(super) forward_uid: bool,
     pub(super) reject_redirects: bool,
     /// Chance that an HTTP/2 client is asked to connect anew.
     pub(super) goaway_chance: f64,
     /// Whether requests that come while we are leaving are answered 429.
     pub(super) send_retry_after: bool,
+}
+
+/// How requests are judged, and whom a backend is told of.
+pub(super) struct Guard {
+    /// By which questions, if not by what a request itself says.
+    pub(super) rules: Option<Published<Rules>>,
+    pub(super) paths: Paths,
+    pub(super) wording: Wording,
+    /// Whoever sends what is open to everybody.
+    pub(super) nobody: Arc<User>,
 }
 
 /// How many requests of a kind may run at once (`--max-requests-inflight` and its sibling).

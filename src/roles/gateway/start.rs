@@ -15,16 +15,19 @@ use super::mistakes::Mistakes;
 use super::reached::{self, Reached};
 use super::registering::Registering;
 use super::running::{Logs, Running};
-use super::shared::{Bound, Forwarding, Shared};
+use super::shared::{Bound, Forwarding, Guard, Shared};
 use super::worker::Worker;
 use super::{settings, status};
-use crate::authenticate::{Authenticator, GroupFilter};
+use crate::authenticate::{ANONYMOUS, Authenticator, GroupFilter};
 use crate::authorize::Impersonator;
+use crate::authorize::rbac_proxy::Rules;
 use crate::availability::Board;
 use crate::availability::report::{Reports, View};
 use crate::config::GatewayConfig;
+use crate::config::sidecar::Asks;
 use crate::discovery::Documents;
 use crate::discovery::Kept;
+use crate::kubeapi::User;
 use crate::kubeclient::certificate_request;
 use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
@@ -65,6 +68,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         authentication,
         policy,
         authorization,
+        rules: rules_file,
         request_headers,
         kubeconfigs,
         audit,
@@ -106,6 +110,15 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             (Some((file, publisher)), Some(published))
         }
         None => (None, None),
+    };
+    let asks_by_rules = config.guard.asks != Asks::Request;
+    let (rules_file, by_rules) = match rules_file {
+        Some((file, rules)) => {
+            rules.tell();
+            let (publisher, published) = Published::new(rules);
+            (Some((file, publisher)), Some(published))
+        }
+        None => (None, asks_by_rules.then(|| Published::fixed(Rules::default()))),
     };
     let mistakes = Mistakes::default();
     let webhooks = authorize::configuration::WebhookSettings {
@@ -199,6 +212,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         rules,
         tokens: tokens_publisher,
         policy: policy_publisher,
+        rules_file,
         jwt: jwt_following,
         speaker,
         registrations_elsewhere: registrations_elsewhere && config.behind.delegates_all,
@@ -245,10 +259,16 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
             token_reviews: delegation.token_reviews,
             audiences: config.delegated.token_reviews.audiences.clone(),
             anonymous: config.who.anonymous,
-            told_under: Vec::new(),
+            told_under: config.guard.wording.names(),
         }),
         impersonator: Impersonator::new(&metrics),
-        authorizer: settings::authorizer(config, policy.as_ref(), delegation.access_reviews.as_ref(), authorizers),
+        authorizer: settings::authorizer(
+            config,
+            policy.as_ref(),
+            delegation.access_reviews.as_ref(),
+            authorizers,
+            by_rules.as_ref(),
+        ),
         auditor,
         serving: serving_readers,
         reports: Reports::new(view, drain.clone()),
@@ -263,13 +283,18 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         sidecar,
         reached,
         metrics,
-        health,
+        health: if config.guard.says_health { health } else { Vec::new() },
         forwarding: Forwarding {
             error_format: config.forwarding.error_format,
-            forward_uid: config.forwarding.forward_uid,
             reject_redirects: config.forwarding.reject_redirects,
             goaway_chance: config.serving.goaway_chance,
             send_retry_after: config.shutdown.send_retry_after,
+        },
+        guard: Guard {
+            rules: by_rules,
+            paths: config.guard.paths.clone(),
+            wording: config.guard.wording.clone(),
+            nobody: Arc::new(User { name: ANONYMOUS.to_owned(), ..User::default() }),
         },
         browsers: config.serving.browsers.clone(),
         dealer: Dealer::default(),

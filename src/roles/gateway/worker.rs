@@ -109,7 +109,10 @@ impl Worker {
         if let Some((_, stamp)) = stamps.get(&Arc::as_ptr(user)) {
             return Ok(stamp.clone());
         }
-        let stamp = Stamp::new(user, self.shared.forwarding.forward_uid).map_err(|unspeakable| {
+        let guard = &self.shared.guard;
+        let nobody = Arc::ptr_eq(user, &guard.nobody);
+        let stamp = if nobody { Ok(Stamp::nobody()) } else { Stamp::worded(user, &guard.wording) };
+        let stamp = stamp.map_err(|unspeakable| {
             let status = Status::internal_error("the caller's identity cannot be passed on");
             Refusal::new(Blame::Client, status).because(unspeakable.0)
         })?;

@@ -1,0 +1,156 @@
+//! The sidecar under the name of kube-rbac-proxy: its flags, its file, its words. The real one answers the same in
+//! `tests/interop`.
+
+use http::{Method, Request};
+use serde_json::json;
+
+use crate::client::{Client, get};
+use crate::reviewer::{access, kindly};
+use crate::sidecar::{Stage, TINA, server};
+use crate::world::{World, eventually};
+
+const NAME: &str = "kube-rbac-proxy";
+const REWRITES: &str = "authorization:\n  rewrites:\n    byQueryParameter: {name: namespace}\n  resourceAttributes: {resource: \
+                        namespaces, subresource: metrics, namespace: '{{ .Value }}'}\n";
+
+/// Writes the authorization file, and gives the flag that names it.
+fn file(world: &World, text: &str) -> String {
+    let path = world.path("authorization.yaml");
+    std::fs::write(&path, text).unwrap();
+    format!("--config-file={}", path.display())
+}
+
+#[tokio::test]
+async fn its_words_and_what_the_server_behind_sees() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &[]).await;
+    let nobody = stage.ask("/metrics", &[]).await;
+    assert_eq!((nobody.status.as_u16(), &*nobody.text()), (401, "Unauthorized\n"));
+    assert_eq!(nobody.headers["content-type"], "text/plain; charset=utf-8");
+    let forged = [TINA, ("x-remote-user", "root"), ("x-remote-groups", "system:masters")];
+    for path in ["/metrics", "/api/v1/watch", "/healthz"] {
+        assert_eq!(stage.ask(path, &forged).await.status, 200, "{path}");
+        let seen = server.last();
+        assert_eq!(seen.uri.path(), path);
+        for name in ["x-remote-user", "x-remote-groups", "x-remote-group", "x-remote-uid", "authorization"] {
+            assert!(seen.all(name).is_empty(), "{name}");
+        }
+        let asked = stage.reviewer.asked("SubjectAccessReview").pop().unwrap();
+        assert_eq!(asked["spec"]["nonResourceAttributes"], json!({"path": path, "verb": "get"}));
+    }
+    stage.reviewer.behave(|question| match question["kind"].as_str() {
+        Some("SubjectAccessReview") => access(json!({"allowed": false})),
+        _ => kindly(question),
+    });
+    let refused = stage.ask("/other", &[TINA]).await;
+    assert_eq!(refused.text(), "Forbidden (user=tina, verb=get, resource=, subresource=)\n");
+    assert_eq!(refused.status, 403);
+}
+
+#[tokio::test]
+async fn each_value_is_asked_about_and_all_must_be_allowed() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let file = file(&world, REWRITES);
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &[&file]).await;
+    stage.reviewer.behave(|question| match question["kind"].as_str() {
+        Some("SubjectAccessReview") => {
+            access(json!({"allowed": question["spec"]["resourceAttributes"]["namespace"] != "secret"}))
+        }
+        _ => kindly(question),
+    });
+    assert_eq!(stage.ask("/?namespace=a&namespace=b", &[TINA]).await.status, 200);
+    let asked: Vec<_> =
+        stage.reviewer.asked("SubjectAccessReview").into_iter().map(|asked| asked["spec"].clone()).collect();
+    let attributes = |namespace: &str| json!({"namespace": namespace, "verb": "get", "resource": "namespaces", "subresource": "metrics"});
+    assert_eq!(
+        asked.iter().map(|spec| spec["resourceAttributes"].clone()).collect::<Vec<_>>(),
+        [attributes("a"), attributes("b")]
+    );
+    let refused = stage.ask("/?namespace=a&namespace=secret&namespace=c", &[TINA]).await;
+    assert_eq!(refused.text(), "Forbidden (user=tina, verb=get, resource=namespaces, subresource=metrics)\n");
+    assert_eq!(stage.reviewer.asked("SubjectAccessReview").len(), 3, "nothing is asked behind a no");
+    let none = stage.ask("/", &[TINA]).await;
+    assert_eq!(
+        (none.status.as_u16(), &*none.text()),
+        (400, "Bad Request. The request or configuration is malformed.\n")
+    );
+    assert_eq!(stage.ask("/", &[]).await.status, 401);
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn static_rules_need_nobody_to_ask_and_the_file_is_followed() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let rules =
+        |path: &str| format!("authorization:\n  static:\n  - {{user: {{groups: [devs]}}, verb: get, path: {path}}}\n");
+    let flag = file(&world, &rules("/metrics"));
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &[&flag]).await;
+    stage.reviewer.behave(|question| match question["kind"].as_str() {
+        Some("SubjectAccessReview") => access(json!({"allowed": false})),
+        _ => kindly(question),
+    });
+    let client = Client::http2(&stage.world, &stage.sidecar, None).await;
+    assert_eq!(client.ask(get("/metrics", &[TINA])).await.status, 200);
+    let head =
+        Request::builder().method(Method::HEAD).uri("/metrics").header(TINA.0, TINA.1).body(<_>::default()).unwrap();
+    assert_eq!(client.ask(head).await.status, 200);
+    assert!(stage.reviewer.asked("SubjectAccessReview").is_empty());
+    assert_eq!(client.ask(get("/other", &[TINA])).await.status, 403);
+    // Whoever may everything by a static rule may not be anybody.
+    let acting = [TINA, ("impersonate-user", "root")];
+    assert_eq!(client.ask(get("/metrics", &acting)).await.status, 403);
+
+    file(&stage.world, "authorization: {static: [{verb: get}]}\n");
+    stage.sidecar.said(&["the last good one stays", "static[0].path"]).await;
+    assert_eq!(client.ask(get("/metrics", &[TINA])).await.status, 200);
+    file(&stage.world, &rules("/other2"));
+    eventually("the new rule", async || (client.ask(get("/other2", &[TINA])).await.status == 200).then_some(())).await;
+    assert_eq!(client.ask(get("/metrics", &[TINA])).await.status, 403);
+}
+
+#[tokio::test]
+async fn paths_that_are_not_there_and_those_that_are_open() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &["--ignore-paths=/metrics,/public/*"]).await;
+    let forged = [TINA, ("x-remote-user", "root"), ("x-remote-extra-a", "b"), ("impersonate-user", "c")];
+    let said = stage.ask("/metrics?a=b", &forged).await;
+    assert_eq!(said.status, 200, "{}", said.text());
+    let seen = server.last();
+    for name in ["x-remote-user", "x-remote-group", "x-remote-extra-a", "impersonate-user", "authorization"] {
+        assert!(seen.all(name).is_empty(), "{name}");
+    }
+    assert!(stage.reviewer.asked("TokenReview").is_empty());
+    for path in ["/public%2Fx", "/public/a;b", "/public//x", "/Metrics", "/metrics/", "/public/%255c", "/public/..%5Cx"]
+    {
+        assert_eq!(stage.ask(path, &[]).await.status, 401, "{path}");
+    }
+    for path in ["/public/../x", "/public/%2e%2e/x"] {
+        assert_eq!(stage.ask(path, &[]).await.status, 400, "{path}");
+    }
+    assert_eq!(server.seen().len(), 1);
+    let world = World::new();
+    let server = crate::sidecar::server(&world, "{}").await;
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &["--allow-paths=/metrics"]).await;
+    let gone = stage.ask("/other", &[TINA]).await;
+    assert_eq!((gone.status.as_u16(), &*gone.text()), (404, "404 page not found\n"));
+    assert_eq!(stage.ask("/metrics", &[]).await.status, 401);
+    assert_eq!(stage.ask("/metrics", &[TINA]).await.status, 200);
+}
+
+#[tokio::test]
+async fn two_headers_say_who_asks() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let flags = ["--auth-header-fields-enabled", "--auth-header-user-field-name=X-Who"];
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &flags).await;
+    let forged = [TINA, ("x-who", "root"), ("x_who", "root"), ("connection", "x-who, x-remote-groups")];
+    assert_eq!(stage.ask("/metrics", &forged).await.status, 200);
+    let seen = server.last();
+    assert_eq!(seen.all("x-who"), ["tina"]);
+    assert_eq!(seen.all("x-remote-groups"), ["devs|system:authenticated"]);
+    assert!(seen.all("x-remote-user").is_empty() && seen.all("x_who").is_empty());
+}
