@@ -145,7 +145,20 @@ async fn paths_that_are_not_there_and_those_that_are_open() {
 async fn two_headers_say_who_asks() {
     let world = World::new();
     let server = server(&world, "{}").await;
-    let flags = ["--auth-header-fields-enabled", "--auth-header-user-field-name=X-Who"];
+    // All the others are taken without a word, or with one that they mean nothing.
+    let flags = [
+        "--auth-header-fields-enabled",
+        "--auth-header-user-field-name=X-Who",
+        "--auth-token-audiences=a,b",
+        "--http2-disable",
+        "--http2-max-concurrent-streams=7",
+        "--http2-max-size=262144",
+        "--tls-reload-interval=1m0s",
+        "--kube-api-qps=5.5",
+        "--kube-api-burst=10",
+        "--logtostderr=true",
+        "--v=2",
+    ];
     let stage = Stage::set_as(NAME, &[("/", &server)], world, &flags).await;
     let forged = [TINA, ("x-who", "root"), ("x_who", "root"), ("connection", "x-who, x-remote-groups")];
     assert_eq!(stage.ask("/metrics", &forged).await.status, 200);
@@ -153,4 +166,6 @@ async fn two_headers_say_who_asks() {
     assert_eq!(seen.all("x-who"), ["tina"]);
     assert_eq!(seen.all("x-remote-groups"), ["devs|system:authenticated"]);
     assert!(seen.all("x-remote-user").is_empty() && seen.all("x_who").is_empty());
+    assert_eq!(stage.reviewer.asked("TokenReview")[0]["spec"]["audiences"], json!(["a", "b"]));
+    stage.sidecar.said(&["--logtostderr", "has no effect"]).await;
 }

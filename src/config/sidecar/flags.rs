@@ -168,5 +168,6 @@ pub static SIDECAR: &[&Group] = &[
     &DECIDING,
     &TELLING,
     &flags::MAY_THEY,
+    &super::compatible::GROUP,
     &flags::SEEN,
 ];

@@ -1,5 +1,6 @@
 //! The sidecar's configuration: the gateway's, with upstreams behind it instead of a registry.
 
+mod compatible;
 pub mod flags;
 mod guard;
 mod upstreams;
@@ -74,7 +75,7 @@ impl Arguments<Sidecar> {
             serving.address = address;
         }
         serving.requested = requested(&mut reading, api_server.as_deref());
-        let config = GatewayConfig {
+        let mut config = GatewayConfig {
             data_dir: data_dir(&mut reading, &serving),
             limits: gateway::serving::limits(&mut reading),
             serving,
@@ -90,6 +91,7 @@ impl Arguments<Sidecar> {
             shutdown: gateway::serving::shutdown(&mut reading),
             seen: gateway::seen(&mut reading),
         };
+        compatible::read(&mut reading, &mut config);
         (config, reading.end())
     }
 }

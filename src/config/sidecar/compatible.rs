@@ -1,0 +1,90 @@
+//! Flags of kube-rbac-proxy that say in other words what a flag of ours says, or that mean nothing here.
+
+use crate::config::flag::{Flag, Group, Kind};
+use crate::config::gateway::GatewayConfig;
+use crate::config::reading::Reading;
+
+/// What that program calls by another name, and what it takes and does nothing with.
+pub(super) static GROUP: Group = Group {
+    heading: "As kube-rbac-proxy has it",
+    flags: &[
+        Flag::new("auth-token-audiences", Kind::List("AUDIENCE"), "", "The same as --api-audiences"),
+        Flag::new("http2-disable", Kind::Switch, "false", "The same as --disable-http2-serving"),
+        Flag::new("http2-max-concurrent-streams", Kind::Count, "0", "The same as --http2-max-streams-per-connection"),
+        Flag::new(
+            "insecure-listen-address",
+            Kind::Text("HOST:PORT"),
+            "",
+            "Refused: tokens would be sent in the clear. --secure-listen-address needs no certificate: one is made",
+        ),
+        Flag::new("http2-max-size", Kind::Count, "262144", NOTHING),
+        Flag::new("tls-reload-interval", Kind::Duration, "1m", "Accepted, without effect: files are followed"),
+        Flag::new(
+            "kube-api-qps",
+            Kind::Fraction,
+            "0",
+            "Accepted, without effect: each question is asked once at a time",
+        ),
+        Flag::new("kube-api-burst", Kind::Count, "0", "Accepted, without effect, as --kube-api-qps"),
+        Flag::new("logtostderr", Kind::Switch, "false", NOTHING),
+        Flag::new("alsologtostderr", Kind::Switch, "false", NOTHING),
+        Flag::new("add-dir-header", Kind::Switch, "false", NOTHING),
+        Flag::new("one-output", Kind::Switch, "false", NOTHING),
+        Flag::new("skip-headers", Kind::Switch, "false", NOTHING),
+        Flag::new("skip-log-headers", Kind::Switch, "false", NOTHING),
+        Flag::new("stderrthreshold", Kind::Text("LEVEL"), "", NOTHING),
+        Flag::new("log-backtrace-at", Kind::Text("PLACE"), "", NOTHING),
+        Flag::new("log-dir", Kind::Text("DIR"), "", NOTHING),
+        Flag::new("log-file", Kind::Text("FILE"), "", NOTHING),
+        Flag::new("log-file-max-size", Kind::Count, "0", NOTHING),
+    ],
+};
+
+const NOTHING: &str = "Accepted, without effect";
+
+/// Puts what they say where it belongs.
+pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
+    const AUDIENCES: &str = "auth-token-audiences";
+    let audiences = reading.list(AUDIENCES);
+    if audiences.iter().any(String::is_empty) {
+        reading.problem(AUDIENCES, "an audience is a text");
+    }
+    if reading.given(AUDIENCES) && reading.given("api-audiences") {
+        reading.problem(AUDIENCES, "cannot be given together with --api-audiences, which is the same");
+    } else if reading.given(AUDIENCES) {
+        config.delegated.token_reviews.audiences = audiences;
+    }
+    if reading.switch("http2-disable") {
+        config.serving.tls.http2 = false;
+    }
+    let streams = reading.count("http2-max-concurrent-streams", i32::MAX as u64);
+    if let Some(streams) = u32::try_from(streams).ok().filter(|streams| *streams > 0) {
+        config.limits.http2_max_streams = streams;
+    }
+    if !reading.text("insecure-listen-address").is_empty() {
+        let message = "tokens would be sent in the clear; use --secure-listen-address, for which a certificate is made \
+                       when none is given";
+        reading.problem("insecure-listen-address", message);
+    }
+    without_effect(reading);
+}
+
+fn without_effect(reading: &mut Reading<'_>) {
+    reading.count("http2-max-size", u64::from(u32::MAX));
+    reading.duration("tls-reload-interval");
+    reading.fraction("kube-api-qps", 0.0, f64::from(f32::MAX));
+    reading.count("kube-api-burst", i32::MAX as u64);
+    for switch in ["logtostderr", "alsologtostderr", "add-dir-header", "one-output", "skip-headers", "skip-log-headers"]
+    {
+        reading.switch(switch);
+    }
+    for text in ["stderrthreshold", "log-backtrace-at", "log-dir", "log-file"] {
+        reading.text(text);
+    }
+    reading.count("log-file-max-size", u64::MAX);
+    for flag in GROUP.flags.iter().filter(|flag| flag.help.starts_with(NOTHING)) {
+        if reading.given(flag.name) {
+            reading.warning(flag.name, "has no effect");
+        }
+    }
+}
