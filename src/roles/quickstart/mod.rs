@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::cli::{self, Command};
 use super::gateway::{self, Extra};
-use crate::config::{GatewayConfig, QuickstartConfig};
+use crate::config::{GatewayConfig, QuickstartConfig, sidecar};
 use crate::observe::log;
 use crate::process::{Drain, Problem, Problems};
 use crate::tls::{self, Kind, SelfMade, Store, Wanted};
@@ -118,7 +118,7 @@ fn sidecar_config(data: &Path, socket: &Path, store: &Store) -> Result<GatewayCo
     let wrong = |message: String| Problems::from(Problem::new("quickstart", message));
     let command = cli::parse(line).map_err(|error| wrong(error.to_string()))?;
     let Command::Sidecar(arguments) = command else { return Err(wrong("the sidecar's flags were not read".into())) };
-    let (config, mistakes) = arguments.read(&|_| None);
+    let (config, mistakes) = arguments.read(sidecar::Name::Narthex, &|_| None);
     if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems) }
 }
 
