@@ -8,12 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
+use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -34,11 +37,28 @@ pub struct Follower {
     /// Absent when the system gives no watch (limit reached, odd file system): then the poll decides.
     watcher: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
+    /// What stands for the root, or leads to it.
+    leads: BTreeSet<PathBuf>,
     notices: mpsc::Receiver<()>,
+    /// What the notices are about.
+    named: Arc<Mutex<Named>>,
     /// A notice was taken and not yet looked into (the look may have been cancelled).
     noticed: bool,
     seen: Fingerprint,
+    /// The paths whose content changed since somebody took them; nothing if all may have.
+    changed: Option<BTreeSet<PathBuf>>,
 }
+
+/// The paths that notices named since they were last looked into.
+#[derive(Default)]
+struct Named {
+    paths: BTreeSet<PathBuf>,
+    /// Whether others may be meant, too.
+    more: bool,
+}
+
+/// Of more paths than this a look at everything is as good.
+const MANY: usize = 256;
 
 enum Roots {
     Files(Vec<PathBuf>),
@@ -52,6 +72,8 @@ type Fingerprint = BTreeMap<PathBuf, Entry>;
 struct Entry {
     state: (u64, u64, u64, i64, i64, i64, i64),
     content: [u8; 32],
+    /// Whether a symbolic link leads there: then it can change although nobody names it.
+    linked: bool,
 }
 
 impl Follower {
@@ -77,16 +99,28 @@ impl Follower {
     fn of(roots: Roots) -> Follower {
         // One waiting notice says all there is to say, so the channel holds one.
         let (sender, notices) = mpsc::channel(1);
+        let named = Arc::<Mutex<Named>>::default();
+        let telling = named.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if !matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. })) {
+                telling.lock().add(event);
                 let _ = sender.try_send(());
             }
         });
         let watcher = watcher
             .inspect_err(|error| tracing::warn!(%error, "no file notices from the system; files are polled instead"))
             .ok();
-        let mut follower =
-            Follower { roots, watcher, watched: BTreeSet::new(), notices, noticed: false, seen: BTreeMap::new() };
+        let mut follower = Follower {
+            roots,
+            watcher,
+            watched: BTreeSet::new(),
+            leads: BTreeSet::new(),
+            notices,
+            named,
+            noticed: false,
+            seen: BTreeMap::new(),
+            changed: Some(BTreeSet::new()),
+        };
         follower.watch_again();
         follower.seen = follower.roots.fingerprint(&BTreeMap::new());
         follower
@@ -101,6 +135,13 @@ impl Follower {
             }
             if self.noticed {
                 self.wait_for_quiet().await;
+                if let Some(paths) = self.those_named() {
+                    self.noticed = false;
+                    if self.look_at(paths) {
+                        return;
+                    }
+                    continue;
+                }
             }
             self.watch_again();
             // A file can be written twice within one tick of the file system's clock: after a notice
@@ -112,9 +153,74 @@ impl Follower {
                 && now.iter().zip(&self.seen).all(|(a, b)| a.0 == b.0 && a.1.content == b.1.content);
             self.seen = now;
             if !same {
+                self.changed = None;
                 return;
             }
         }
+    }
+
+    /// The paths of a directory whose content became another since this was last asked; nothing if it has to be looked
+    /// at as a whole.
+    pub fn take_changed(&mut self) -> Option<BTreeSet<PathBuf>> {
+        self.changed.replace(BTreeSet::new())
+    }
+
+    /// The files of a directory that notices named, if they were about nothing else: what those are that are not there.
+    fn those_named(&self) -> Option<BTreeSet<PathBuf>> {
+        let Named { paths, more } = std::mem::take(&mut *self.named.lock());
+        let Roots::Directory(root) = &self.roots else { return None };
+        // Notices have whole paths.
+        let whole = absolute(root);
+        let mut files = BTreeSet::new();
+        for path in paths {
+            let Ok(below) = path.strip_prefix(&whole) else {
+                match self.leads.contains(&path) {
+                    true => return None,
+                    false => continue,
+                }
+            };
+            let path = root.join(below);
+            let mut names = below.iter();
+            let name = names.next_back()?;
+            // `..data` and its like stand for others.
+            if name.as_encoded_bytes().starts_with(b"..") || names.any(is_hidden) {
+                return None;
+            }
+            match fs::metadata(&path) {
+                Ok(data) if data.is_dir() => return None,
+                Ok(_) => {}
+                Err(_) => {
+                    let below = self.seen.range::<Path, _>((Bound::Excluded(path.as_path()), Bound::Unbounded)).next();
+                    if below.is_some_and(|(file, _)| file.starts_with(&path)) {
+                        return None;
+                    }
+                }
+            }
+            if !is_passing(name) {
+                files.insert(path);
+            }
+        }
+        (!more).then_some(files)
+    }
+
+    /// Looks at these files, and at those that may be the same by another name. True if any is another.
+    fn look_at(&mut self, mut paths: BTreeSet<PathBuf>) -> bool {
+        paths.extend(self.seen.iter().filter(|(_, entry)| entry.linked).map(|(path, _)| path.clone()));
+        let mut any = false;
+        for path in paths {
+            let before = self.seen.remove(&path);
+            let linked = before.as_ref().is_some_and(|entry| entry.linked) || path.is_symlink();
+            if fs::metadata(&path).is_ok_and(|data| data.is_file()) {
+                look(&path, linked, &BTreeMap::new(), &mut self.seen);
+            }
+            if before.map(|entry| entry.content) != self.seen.get(&path).map(|entry| entry.content) {
+                any = true;
+                if let Some(changed) = &mut self.changed {
+                    changed.insert(path);
+                }
+            }
+        }
+        any
     }
 
     /// True if there was a notice, false if it is merely time to look.
@@ -143,11 +249,12 @@ impl Follower {
     /// Watches the directories that matter now: a symbolic link may point elsewhere than before.
     fn watch_again(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
-        let mut wanted = match &self.roots {
-            Roots::Files(paths) => directories_of(paths),
+        self.leads = match &self.roots {
+            Roots::Files(paths) => leading_to(paths),
             // What leads to the directory matters, too: it may be a link, or be removed and made again.
-            Roots::Directory(path) => directories_of(std::slice::from_ref(path)),
+            Roots::Directory(path) => leading_to(std::slice::from_ref(path)),
         };
+        let mut wanted: BTreeSet<PathBuf> = self.leads.iter().map(|path| parent(path)).collect();
         let whole = match &self.roots {
             Roots::Directory(path) => Some(path),
             Roots::Files(_) => None,
@@ -169,22 +276,24 @@ impl Follower {
     }
 }
 
-/// Every directory in which a rename could change what `paths` mean.
-fn directories_of(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let mut directories = BTreeSet::new();
+/// Everything whose renaming could change what `paths` mean.
+fn leading_to(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let mut leads = BTreeSet::new();
     for path in paths {
-        directories.insert(parent(path));
-        if let Ok(real) = fs::canonicalize(path) {
-            directories.insert(parent(&real));
-        }
+        leads.insert(path.clone());
+        leads.extend(fs::canonicalize(path));
         let mut link = path.clone();
         for _ in 0..DEPTH {
             let Ok(target) = fs::read_link(&link) else { break };
             link = parent(&link).join(target);
-            directories.insert(parent(&link));
+            leads.insert(link.clone());
         }
     }
-    directories
+    leads.iter().map(|path| absolute(path)).collect()
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn parent(path: &Path) -> PathBuf {
@@ -194,18 +303,29 @@ fn parent(path: &Path) -> PathBuf {
     }
 }
 
+impl Named {
+    fn add(&mut self, event: notify::Result<notify::Event>) {
+        match event {
+            Ok(event) if !event.need_rescan() && !event.paths.is_empty() && self.paths.len() < MANY => {
+                self.paths.extend(event.paths);
+            }
+            _ => self.more = true,
+        }
+    }
+}
+
 impl Roots {
     fn fingerprint(&self, known: &Fingerprint) -> Fingerprint {
         let mut found = BTreeMap::new();
         match self {
-            Roots::Files(paths) => paths.iter().for_each(|path| look(path, known, &mut found)),
-            Roots::Directory(path) => walk(path, DEPTH, known, &mut found),
+            Roots::Files(paths) => paths.iter().for_each(|path| look(path, false, known, &mut found)),
+            Roots::Directory(path) => walk(path, DEPTH, false, known, &mut found),
         }
         found
     }
 }
 
-fn look(path: &Path, known: &Fingerprint, found: &mut Fingerprint) {
+fn look(path: &Path, linked: bool, known: &Fingerprint, found: &mut Fingerprint) {
     let Ok(data) = fs::metadata(path) else { return };
     let state = (data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec());
     if let Some(entry) = known.get(path).filter(|entry| entry.state == state) {
@@ -217,18 +337,21 @@ fn look(path: &Path, known: &Fingerprint, found: &mut Fingerprint) {
     let digest = digest::digest(&digest::SHA256, &content);
     let mut content = [0; 32];
     content.copy_from_slice(digest.as_ref());
-    found.insert(path.to_owned(), Entry { state, content });
+    found.insert(path.to_owned(), Entry { state, content, linked });
 }
 
-fn walk(directory: &Path, depth: usize, known: &Fingerprint, found: &mut Fingerprint) {
+fn walk(directory: &Path, depth: usize, linked: bool, known: &Fingerprint, found: &mut Fingerprint) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let (path, name) = (entry.path(), entry.file_name());
+        let linked = linked || entry.file_type().is_ok_and(|kind| kind.is_symlink());
         // `metadata` follows links: the files of a mounted ConfigMap are links into `..data`. A directory may
         // well be named like an editor's temporary file (`2026`).
         match fs::metadata(&path) {
-            Ok(data) if data.is_dir() && depth > 0 && !is_hidden(&name) => walk(&path, depth - 1, known, found),
-            Ok(data) if data.is_file() && !is_passing(&name) => look(&path, known, found),
+            Ok(data) if data.is_dir() && depth > 0 && !is_hidden(&name) => {
+                walk(&path, depth - 1, linked, known, found);
+            }
+            Ok(data) if data.is_file() && !is_passing(&name) => look(&path, linked, known, found),
             _ => {}
         }
     }
@@ -348,6 +471,44 @@ mod tests {
         changes(&mut follower).await;
         fs::remove_file(dir.path().join("2026/a.yaml")).unwrap();
         changes(&mut follower).await;
+    }
+
+    #[tokio::test]
+    async fn of_a_directory_those_that_changed_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let only = |names: &[&str]| Some(names.iter().map(|name| path(name)).collect::<BTreeSet<_>>());
+        for name in ["a.yaml", "b.yaml", "c.yaml"] {
+            fs::write(path(name), "one").unwrap();
+        }
+        symlink("c.yaml", path("link.yaml")).unwrap();
+        let mut follower = Follower::directory(dir.path());
+        fs::write(path(".a.yaml.swp"), "two").unwrap();
+        fs::write(path("a.yaml"), "two").unwrap();
+        changes(&mut follower).await;
+        assert_eq!(follower.take_changed(), only(&["a.yaml"]));
+        assert_eq!(follower.take_changed(), only(&[]));
+        // A link to one that changed did, too.
+        fs::write(path("c.tmp"), "two").unwrap();
+        fs::rename(path("c.tmp"), path("c.yaml")).unwrap();
+        fs::remove_file(path("b.yaml")).unwrap();
+        changes(&mut follower).await;
+        let mut changed = follower.take_changed().unwrap();
+        // Notices may come one by one.
+        while changed.len() < 3 {
+            changes(&mut follower).await;
+            changed.extend(follower.take_changed().unwrap());
+        }
+        assert_eq!(Some(changed), only(&["b.yaml", "c.yaml", "link.yaml"]));
+        // What is below a directory that came or went is for who looks at all.
+        fs::create_dir(path("d")).unwrap();
+        fs::write(path("d/e.yaml"), "one").unwrap();
+        changes(&mut follower).await;
+        assert_eq!(follower.take_changed(), None);
+        fs::rename(path("d"), path("f")).unwrap();
+        changes(&mut follower).await;
+        assert_eq!(follower.take_changed(), None);
+        assert_eq!(follower.take_changed(), only(&[]));
     }
 
     #[tokio::test]

@@ -7,12 +7,14 @@ use std::sync::Arc;
 const SHARDS: usize = 64;
 
 /// Values by name. To clone it costs the same whatever it holds.
-pub struct Sharded<V>(Vec<Arc<HashMap<Box<str>, V>>>);
+pub struct Sharded<V>(Arc<[Shard<V>]>);
+
+type Shard<V> = Arc<HashMap<Box<str>, V>>;
 
 impl<V> Default for Sharded<V> {
     fn default() -> Sharded<V> {
         let empty = Arc::new(HashMap::new());
-        Sharded(vec![empty; SHARDS])
+        Sharded(vec![empty; SHARDS].into())
     }
 }
 
@@ -27,19 +29,41 @@ impl<V> Sharded<V> {
     pub fn get(&self, name: &str) -> Option<&V> {
         self.0.get(shard(name))?.get(name)
     }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|shard| shard.len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|shard| shard.is_empty())
+    }
+
+    /// All of them, in no order.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.0.iter().flat_map(|shard| shard.values())
+    }
+
+    /// All names, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|shard| shard.keys()).map(AsRef::as_ref)
+    }
 }
 
 impl<V: Clone> Sharded<V> {
     /// Has `name` stand for `value`; clones of before do not notice.
     pub fn insert(&mut self, name: &str, value: V) {
-        if let Some(shard) = self.0.get_mut(shard(name)) {
+        if let Some(shard) = Arc::make_mut(&mut self.0).get_mut(shard(name)) {
             Arc::make_mut(shard).insert(name.into(), value);
         }
     }
 
     /// Has `name` stand for nothing.
     pub fn remove(&mut self, name: &str) {
-        if let Some(shard) = self.0.get_mut(shard(name)).filter(|shard| shard.contains_key(name)) {
+        if self.get(name).is_some()
+            && let Some(shard) = Arc::make_mut(&mut self.0).get_mut(shard(name))
+        {
             Arc::make_mut(shard).remove(name);
         }
     }
@@ -69,7 +93,9 @@ mod tests {
         two.remove("nobody");
         assert_eq!((one.get("v1.group-7.io"), two.get("v1.group-7.io")), (Some(&7), Some(&0)));
         assert_eq!((one.get("v1.group-8.io"), two.get("v1.group-8.io")), (Some(&8), None));
-        let shared = one.0.iter().zip(&two.0).filter(|(a, b)| Arc::ptr_eq(a, b)).count();
+        assert_eq!((one.len(), two.len(), two.values().count(), two.names().count()), (1000, 999, 999, 999));
+        assert!(!two.is_empty() && Sharded::<u32>::default().is_empty());
+        let shared = one.0.iter().zip(two.0.iter()).filter(|(a, b)| Arc::ptr_eq(a, b)).count();
         assert!(shared >= SHARDS - 2, "{shared}");
         assert!(one.0.iter().all(|shard| shard.len() < 40), "spread evenly enough");
     }
