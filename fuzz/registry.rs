@@ -51,7 +51,7 @@ fn manifests() {
                 return;
             }
         };
-        for one in &registry.api_services {
+        for one in registry.api_services() {
             assert_eq!(one.name, format!("{}.{}", one.version, one.group));
             if let Ok(resolved) = resolve(one, &registry, Rules::default(), &Default::default()) {
                 assert!((1..=resolved.endpoints.len()).contains(&resolved.preferred));

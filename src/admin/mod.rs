@@ -10,8 +10,8 @@ mod report;
 mod serve;
 
 pub use report::{
-    ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport, StatusReport,
-    human_duration, timestamp,
+    ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+    StatusReport, human_duration, timestamp,
 };
 pub use serve::{Admin, AdminState, spawn};
 

@@ -133,7 +133,18 @@ impl Page {
             self.raw("<h2>APIServices</h2><p class=\"dim\">None. Give some with <code>--registry-dir</code>.</p>");
             return;
         }
-        let columns = ["Name", "Service", "Available", "Since", "Endpoints", "Inflight", "Watches", "Message"];
+        let columns = [
+            "Name",
+            "Service",
+            "Available",
+            "Since",
+            "Endpoints",
+            "Inflight",
+            "Watches",
+            "Circuit",
+            "Discovery",
+            "Message",
+        ];
         self.table("APIServices", &columns);
         for service in &report.apiservices {
             self.raw("<tr>");
@@ -149,7 +160,12 @@ impl Page {
             self.cell("", service.ready_endpoints());
             self.cell("n", service.inflight);
             self.cell("n", service.watches);
-            self.cell("dim", &service.message);
+            self.cell(if matches!(&*service.circuit, "" | "closed") { "" } else { "bad" }, &service.circuit);
+            let stale = service.discovery.state == "stale";
+            self.cell(if stale { "warn" } else { "" }, service.discovery.describe(now));
+            let problem = &service.discovery.problem;
+            let more = if problem.is_empty() { String::new() } else { format!("; discovery: {problem}") };
+            self.cell("dim", format_args!("{}{more}", service.message));
             self.raw("</tr>");
         }
         self.end_table();

@@ -68,10 +68,28 @@ pub struct ApiServiceReport {
     pub way: String,
     /// `closed`, `half-open` or `open`; empty for one without a backend.
     pub circuit: String,
+    /// What its backend said it serves.
+    pub discovery: DiscoveryReport,
     /// Requests that run now and are not long-running.
     pub inflight: u64,
     /// Watches that are open now.
     pub watches: u64,
+}
+
+/// What the backend of an APIService said it serves, and when.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DiscoveryReport {
+    /// `current`, `stale` (what it said before is served), or `unasked`; empty for one without a backend.
+    pub state: String,
+    /// When it last said so, from [`timestamp`]; empty if it has not since the process started.
+    pub last: String,
+    /// Since when it is in this state, from [`timestamp`].
+    pub since: String,
+    /// Why it is not current, or could not be asked the last time.
+    pub problem: String,
+    /// Resources that are served for it.
+    pub resources: u64,
 }
 
 /// One endpoint of an APIService.
@@ -204,6 +222,22 @@ impl ApiServiceReport {
     }
 }
 
+impl DiscoveryReport {
+    /// As `12s ago`, `stale, 5m ago` or `stale, never`: how long ago its backend last said what it serves.
+    pub fn describe(&self, now: SystemTime) -> String {
+        let last = match self.last.as_str() {
+            "" => "never".to_owned(),
+            last => format!("{} ago", StatusReport::age(last, now)),
+        };
+        match self.state.as_str() {
+            "" => String::new(),
+            "current" => last,
+            "stale" => format!("stale, {last}"),
+            other => other.to_owned(),
+        }
+    }
+}
+
 impl EndpointReport {
     /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
     pub fn latency(&self) -> String {
@@ -312,6 +346,20 @@ mod tests {
         assert_eq!(StatusReport::expiry("2026-11-19T23:59:00Z", now), "expired 60s ago");
         assert_eq!(StatusReport::expiry("2026-12-20T00:00:00Z", now), "in 30d");
         assert_eq!(StatusReport::age("yesterday", now), "<unknown>");
+    }
+
+    #[test]
+    fn what_was_said_of_discovery_and_when() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800);
+        let said = |state: &str, last: &str| {
+            DiscoveryReport { state: state.into(), last: last.into(), ..DiscoveryReport::default() }.describe(now)
+        };
+        assert_eq!(said("current", "2026-11-19T23:59:48Z"), "12s ago");
+        assert_eq!(said("stale", "2026-11-19T23:55:00Z"), "stale, 5m ago");
+        assert_eq!(
+            (said("stale", ""), said("unasked", ""), said("", "")),
+            ("stale, never".into(), "unasked".into(), "".into())
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is known about each APIService, where every thread can read it without waiting.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -15,6 +15,7 @@ use super::passage::Passage;
 use super::standing::Standing;
 use crate::egress::Address;
 use crate::observe::metrics;
+use crate::process::Lately;
 
 /// The availability of one APIService: the same one for the same name as long as anybody holds it, whatever else about
 /// the APIService changes.
@@ -67,6 +68,7 @@ struct Entries {
     /// Locked only to look a name up, never across an await.
     by_name: Mutex<BTreeMap<String, Weak<Availability>>>,
     changes: watch::Sender<u64>,
+    lately: Mutex<Lately<Arc<str>>>,
 }
 
 impl Availability {
@@ -218,7 +220,7 @@ impl Drop for Availability {
 
 impl Default for Board {
     fn default() -> Board {
-        Board(Arc::new(Entries { by_name: Mutex::default(), changes: watch::channel(0).0 }))
+        Board(Arc::new(Entries { by_name: Mutex::default(), changes: watch::channel(0).0, lately: Mutex::default() }))
     }
 }
 
@@ -251,11 +253,26 @@ impl Board {
         self.0.changes.subscribe()
     }
 
+    /// Whose condition changed, or whose question is over, after `version` of [`Board::changes`], and the version now. No
+    /// names if that is too long ago: then it may be everybody's.
+    pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
+        let lately = self.0.lately.lock();
+        (*self.0.changes.borrow(), lately.since(version).map(|names| names.cloned().collect()))
+    }
+
+    fn tell(&self, name: &str) {
+        let mut lately = self.0.lately.lock();
+        self.0.changes.send_modify(|version| {
+            *version += 1;
+            lately.note(*version, name.into());
+        });
+    }
+
     /// A question to `availability` is over that somebody may have wanted.
     pub(super) fn asked(&self, availability: &Availability, asked: Asked, wanted: bool) {
         *availability.asked.lock() = Some(asked);
         if wanted {
-            self.0.changes.send_modify(|version| *version += 1);
+            self.tell(&availability.name);
         }
     }
 
@@ -270,7 +287,7 @@ impl Board {
                 circuit.recover(Instant::now());
             }
         });
-        self.0.changes.send_modify(|version| *version += 1);
+        self.tell(name);
     }
 
     /// Forgets what is known about `name`. The place on the board stays as long as somebody holds it: it may be a route
@@ -349,6 +366,8 @@ mod tests {
         board.put("v1.a.io", &refused);
         assert!(!one.is_available() && *one.condition() == refused);
         assert!(changes.has_changed().unwrap());
+        assert_eq!(board.changed_since(0), (1, Some(BTreeSet::from(["v1.a.io".into()]))));
+        assert_eq!(board.changed_since(1), (1, Some(BTreeSet::new())));
         assert!(Arc::ptr_eq(&one, &board.of("v1.a.io")));
         one.failed(Fate::Unreachable, "ConnectionRefused");
         board.forget("v1.a.io");

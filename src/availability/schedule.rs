@@ -1,6 +1,6 @@
 //! When each backend is asked: every APIService by itself, none waits for another.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::board::{Availability, Board};
 use super::probe::Probe;
 use crate::egress::Ways;
 use crate::process::{Drain, Phase, Published};
-use crate::registry::{ApiService, Mark, Registry, Rules, resolve};
+use crate::registry::{Mark, Registry, Rules, resolve};
 
 /// Hears what changes, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
 pub trait Witness {
@@ -49,23 +49,22 @@ pub async fn run(
         let ways_now = ways.get();
         // Another way may lead anything elsewhere.
         let same_ways = |seen: &&(Mark, Arc<Ways>)| Arc::ptr_eq(&seen.1, &ways_now);
-        let services = seen.as_ref().filter(same_ways).and_then(|(mark, _)| now.only_endpoints_since(mark));
-        seen = Some((now.mark(), ways_now.clone()));
-        // All that may lead elsewhere than before.
-        let moved = |one: &ApiService| match &services {
-            Some(services) => one.backend.is_one_of(services),
-            None => true,
+        let changes = seen.as_ref().filter(same_ways).and_then(|(mark, _)| now.changes_since(mark));
+        // All that may lead elsewhere than before, or are gone.
+        let names: BTreeSet<String> = match changes {
+            Some(changes) => changes.affected.into_iter().map(str::to_owned).collect(),
+            None => now.api_services().map(|one| one.name.clone()).chain(subjects.keys().cloned()).collect(),
         };
-        subjects.retain(|name, subject| {
-            let stays = services.is_some() || now.api_service(name).is_some();
-            if !stays {
-                subject.watch.abort();
-                board.forget(name);
-                witness.forgotten(name);
-            }
-            stays
-        });
-        for api_service in now.api_services.iter().filter(|one| moved(one)) {
+        seen = Some((now.mark(), ways_now.clone()));
+        for name in names {
+            let Some(api_service) = now.api_service(&name) else {
+                if let Some(gone) = subjects.remove(&name) {
+                    gone.watch.abort();
+                    board.forget(&name);
+                    witness.forgotten(&name);
+                }
+                continue;
+            };
             let led = Led { api_service: api_service.clone(), place: resolve(api_service, &now, rules, &ways_now) };
             if let Some(known) = subjects.get(&api_service.name) {
                 let before = known.led.borrow().clone();
@@ -124,8 +123,8 @@ mod tests {
     use crate::availability::{Condition, ConditionStatus, Fate, ProbeFailure};
     use crate::egress::{Address, Host};
     use crate::process::Drainer;
-    use crate::registry::Resolved;
     use crate::registry::snapshot::tests::{api_service, registry};
+    use crate::registry::{ApiService, Resolved};
 
     /// How each APIService's backend behaves now, and how often it was asked.
     #[derive(Clone, Default)]

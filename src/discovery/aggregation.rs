@@ -1,6 +1,7 @@
 //! Asks every backend what it serves, keeps the last good answer, and publishes the merged documents.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
@@ -10,13 +11,13 @@ use futures_util::stream;
 use tokio::sync::oneshot;
 
 use super::document::Resource;
-use super::documents::{Documents, Source};
+use super::documents::{Documents, Moment, Source};
 use super::fetch::{Fetch, FetchError, bounded};
-use super::keeper::{Contents, Keeper, Outcome, Subject};
+use super::keeper::{All, Change, Contents, Keeper, Outcome, Subject};
 use super::kept::{Kept, Shelf};
 use super::known::{By, Known};
 use super::media::is_aggregated;
-use super::merge::{self, merge};
+use super::merge::{self, Merging};
 use super::own::Own;
 use super::parse::{self, Listed, Offered};
 use crate::process::{Published, Publisher};
@@ -45,7 +46,7 @@ pub struct Discovery<F: Fetch + 'static> {
 struct Aggregation<F> {
     fetch: F,
     publisher: Publisher<Documents>,
-    own: Own,
+    merging: RefCell<Merging>,
     aggregations: Arc<AtomicU64>,
     shelf: Shelf,
 }
@@ -72,6 +73,8 @@ pub(super) struct Content {
     heard: bool,
     /// When it became current or ceased to be.
     since: Option<SystemTime>,
+    /// When a round last ended well.
+    fetched: Moment,
     /// Whether it is on disk as what its backend said.
     kept: bool,
 }
@@ -85,7 +88,7 @@ impl<F: Fetch + 'static> Discovery<F> {
         let keeper = Keeper::new(Aggregation {
             fetch,
             publisher,
-            own,
+            merging: RefCell::new(Merging::new(own)),
             aggregations: aggregations.clone(),
             shelf: kept.shelf("discovery"),
         });
@@ -98,6 +101,12 @@ impl<F: Fetch + 'static> Discovery<F> {
     pub fn follow(&self, mut known: Vec<Known>) {
         known.retain(|one| !self.own.has(&one.group));
         self.keeper.follow(known);
+    }
+
+    /// The same when nothing else changed than these.
+    pub fn follow_changes(&self, mut changes: Vec<Change>) {
+        changes.retain(|(_, now)| now.as_ref().is_none_or(|one| !self.own.has(&one.group)));
+        self.keeper.follow_changes(changes);
     }
 
     /// Asks the backend of `apiservice` again now; for when it became available.
@@ -188,22 +197,27 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         self.shelf.forget(name);
     }
 
-    fn publish(&self, known: &[Known], contents: &Contents<Content>) {
-        let groups = merge(known, self.own, contents);
-        let sources = known.iter().filter(|one| one.by != By::Delegate).map(|one| {
-            let content = contents.get(&one.name).cloned().unwrap_or_default();
-            Source {
+    fn publish(&self, known: &All, contents: &Contents<Content>, changed: &BTreeSet<String>) {
+        let groups = self.merging.borrow_mut().look(known, changed, contents);
+        let before = self.publisher.reader().get();
+        let source = |name: &String| {
+            let content = contents.get(name).cloned().unwrap_or_default();
+            known.get(name).filter(|one| one.by != By::Delegate).map(|one| Source {
                 apiservice: one.name.clone(),
                 asked: content.asked,
                 current: content.is_current(),
                 resources: content.resources.len() + content.offers().map(|one| one.resources.len()).sum::<usize>(),
                 problem: content.trouble.or(content.doubt).unwrap_or_default(),
                 since: content.since,
-            }
-        });
-        let sources: Vec<Source> = sources.collect();
-        say_what_changed(&self.publisher.reader().load().sources, &sources);
-        self.publisher.publish(Arc::new(Documents::new(&groups, self.own, sources)));
+                fetched: content.fetched.clone(),
+            })
+        };
+        let sources: BTreeMap<String, Option<Source>> =
+            changed.iter().map(|name| (name.clone(), source(name))).collect();
+        for source in sources.values().flatten() {
+            say_what_changed(before.source(&source.apiservice), source);
+        }
+        self.publisher.publish(Arc::new(before.with(groups, sources)));
         self.aggregations.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -236,6 +250,9 @@ impl Content {
         }
         self.trouble = None;
         self.failures = 0;
+        if !matches!(verdict, Verdict::Missing) {
+            self.fetched.is_now();
+        }
         match verdict {
             Verdict::Unchanged | Verdict::Failed(_) => {}
             Verdict::Listed(listed) => {
@@ -259,19 +276,17 @@ impl Content {
     }
 }
 
-/// One log line for each APIService that became current, or ceased to be.
-fn say_what_changed(before: &[Source], now: &[Source]) {
-    for source in now {
-        let was = before.iter().find(|was| was.apiservice == source.apiservice).filter(|was| was.asked);
-        if source.asked && !source.current && was.is_none_or(|was| was.current) {
-            tracing::warn!(
-                apiservice = source.apiservice,
-                problem = source.problem,
-                "discovery of the backend failed; its last good answer is served and marked Stale"
-            );
-        } else if source.current && was.is_some_and(|was| !was.current) {
-            tracing::info!(apiservice = source.apiservice, "discovery of the backend works again");
-        }
+/// One log line for an APIService that became current, or ceased to be.
+fn say_what_changed(before: Option<&Source>, now: &Source) {
+    let was = before.filter(|was| was.asked);
+    if now.asked && !now.current && was.is_none_or(|was| was.current) {
+        tracing::warn!(
+            apiservice = now.apiservice,
+            problem = now.problem,
+            "discovery of the backend failed; its last good answer is served and marked Stale"
+        );
+    } else if now.current && was.is_some_and(|was| !was.current) {
+        tracing::info!(apiservice = now.apiservice, "discovery of the backend works again");
     }
 }
 

@@ -1,43 +1,57 @@
-//! The finished documents: one immutable snapshot of bytes, made when something changed, never per request.
+//! The documents: one immutable snapshot, of which the next shares what did not change.
+//!
+//! What one group says is written when it changes. The lists of all groups are put together of that when the first client
+//! asks for them after a change: a change costs its own size, and a list is written once, however many ask.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use http::HeaderValue;
 use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::aggregation::Content;
 use super::document::Resource;
 use super::keeper::Contents;
-use super::merge::{Group, merge};
+use super::media::Form;
+use super::merge::{Group, Merging, Rank};
 use super::own::{self, Own};
 use super::protobuf;
-use crate::process::Published;
+use crate::process::{Published, Sharded};
 
 /// Below this, packing costs more than it saves (upstream's `defaultGzipThresholdBytes`).
 const WORTH_PACKING: usize = 128 << 10;
 
 /// All discovery documents at one moment.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct Documents {
-    /// `/api`: the core group, if an APIService has it.
-    pub(super) core: Forms,
-    /// `/apis`: all other groups.
-    pub(super) groups: Forms,
-    /// `/apis/<group>` by name.
-    pub(super) group: BTreeMap<String, Document>,
+    /// By name; that of the core group is empty.
+    groups: Sharded<Arc<Entry>>,
+    /// `/api`, of the core group, and `/apis`, of all others, as far as anybody asked for them.
+    lists: Arc<[Forms; 2]>,
     /// What we serve ourselves, by path: `/apis/apiregistration.k8s.io/v1` and its like.
-    pub(super) own: BTreeMap<&'static str, Document>,
+    own: Arc<BTreeMap<&'static str, Document>>,
     /// What each APIService contributed, by name.
-    pub sources: Vec<Source>,
+    sources: Sharded<Arc<Source>>,
     /// Whether that is all there is: what is registered has been read.
     told: bool,
-    /// The resources there are, and their subresources as `resource/subresource`, by group and version.
-    names: BTreeMap<(String, String), BTreeSet<String>>,
+}
+
+/// What there is to say of a group.
+struct Entry {
+    rank: Rank,
+    group: Group,
+    /// The resources there are, and their subresources as `resource/subresource`, by version.
+    names: BTreeMap<String, BTreeSet<String>>,
+    /// As an item of an aggregated list.
+    item: Box<RawValue>,
+    /// `/apis/<group>`.
+    document: Document,
 }
 
 /// What one APIService contributed.
@@ -57,17 +71,56 @@ pub struct Source {
     /// When `current` became what it is.
     #[serde(skip)]
     pub since: Option<SystemTime>,
+    /// When its backend last said what it serves, or that it is as before.
+    #[serde(skip)]
+    pub fetched: Moment,
 }
 
-/// One path in the three forms that clients may ask for.
-#[derive(Debug)]
-pub(super) struct Forms {
+/// When something happened last, if it did. That it happens again is no change: those who hold it see it, and nobody is
+/// told.
+#[derive(Clone, Debug, Default)]
+pub struct Moment(Arc<AtomicU64>);
+
+impl Moment {
+    /// It happens.
+    pub(super) fn is_now(&self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.0.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// When it last did.
+    pub fn last(&self) -> Option<SystemTime> {
+        let millis = self.0.load(Ordering::Relaxed);
+        (millis > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_millis(millis))
+    }
+}
+
+impl PartialEq for Moment {
+    fn eq(&self, _: &Moment) -> bool {
+        true
+    }
+}
+
+impl Eq for Moment {}
+
+/// One path in the three forms that clients may ask for, as far as anybody did.
+#[derive(Default)]
+struct Forms {
     /// `apidiscovery.k8s.io/v2`.
-    pub(super) v2: Document,
+    v2: OnceLock<Document>,
     /// `apidiscovery.k8s.io/v2beta1`, for clients before Kubernetes 1.30.
-    pub(super) v2beta1: Document,
+    v2beta1: OnceLock<Document>,
     /// `APIVersions` or `APIGroupList`.
-    pub(super) plain: Document,
+    plain: OnceLock<Document>,
+}
+
+/// A path that lists groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Root {
+    /// `/api`.
+    Core,
+    /// `/apis`.
+    Named,
 }
 
 /// One document.
@@ -119,8 +172,19 @@ fn packed(bytes: &[u8]) -> Option<Bytes> {
 impl Documents {
     /// What is served before any registry was read: our own groups.
     pub fn empty(own: Own) -> Documents {
-        const NOTHING: Contents<Content> = Contents::new();
-        Documents { told: false, ..Documents::new(&merge(&[], own, &NOTHING), own, Vec::new()) }
+        let served = own.served().iter().map(|served| (served.path, served.resource_list()));
+        let registrations = own.has_registrations().then(|| (own::PATH, own::resource_list()));
+        let all = registrations.into_iter().chain(served).map(|(path, list)| (path, Document::of(&list)));
+        let nothing = Documents {
+            groups: Sharded::default(),
+            lists: Arc::default(),
+            own: Arc::new(all.collect()),
+            sources: Sharded::default(),
+            told: false,
+        };
+        let contents: Contents<Content> = Contents::new();
+        let groups = Merging::new(own).look(&BTreeMap::new(), &BTreeSet::new(), &contents);
+        Documents { told: false, ..nothing.with(groups, BTreeMap::new()) }
     }
 
     /// A snapshot that never changes, of our own group alone.
@@ -128,23 +192,70 @@ impl Documents {
         Published::fixed(Documents::empty(Own::default()))
     }
 
+    /// The same with other groups and sources; nothing of those that are no more.
+    pub(super) fn with(
+        &self,
+        groups: BTreeMap<String, Option<(Rank, Group)>>,
+        sources: BTreeMap<String, Option<Source>>,
+    ) -> Documents {
+        let mut next = Documents { told: true, ..self.clone() };
+        for (name, now) in groups {
+            let before = next.groups.get(&name);
+            let same = match (&now, before) {
+                (Some((rank, group)), Some(before)) => (rank, group) == (&before.rank, &before.group),
+                (now, before) => now.is_none() && before.is_none(),
+            };
+            if same {
+                continue;
+            }
+            match now {
+                Some((rank, group)) => next.groups.insert(&name, Arc::new(Entry::new(rank, group))),
+                None => next.groups.remove(&name),
+            }
+            next.lists = Arc::default();
+        }
+        for (name, now) in sources {
+            match now {
+                Some(source) => next.sources.insert(&name, Arc::new(source)),
+                None => next.sources.remove(&name),
+            }
+        }
+        next
+    }
+
+    /// What an APIService contributed.
+    pub fn source(&self, apiservice: &str) -> Option<&Source> {
+        self.sources.get(apiservice).map(AsRef::as_ref)
+    }
+
+    /// What each APIService contributed, by their names; sorted when it is asked for.
+    pub fn sources(&self) -> Vec<&Source> {
+        let mut all: Vec<&Source> = self.sources.values().map(AsRef::as_ref).collect();
+        all.sort_unstable_by(|a, b| a.apiservice.cmp(&b.apiservice));
+        all
+    }
+
     /// `/api`, `/apis/<group>` and `/apis/<group>/<version>` of all there is.
     pub fn group_paths(&self) -> impl Iterator<Item = String> {
-        self.names.keys().flat_map(|(group, version)| match &**group {
-            "" => ["/api".to_owned(), format!("/api/{version}")],
-            group => [format!("/apis/{group}"), format!("/apis/{group}/{version}")],
+        let mut all: Vec<&Group> = self.groups.values().map(|entry| &entry.group).collect();
+        all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        all.into_iter().flat_map(|Group { name, versions }| {
+            versions.iter().flat_map(move |version| match &**name {
+                "" => ["/api".to_owned(), format!("/api/{}", version.version)],
+                group => [format!("/apis/{group}"), format!("/apis/{group}/{}", version.version)],
+            })
         })
     }
 
     /// Whether every backend known now was asked at least once (what readiness waits for, KEP-3352).
     pub fn all_asked(&self) -> bool {
-        self.told && self.sources.iter().all(|source| source.asked)
+        self.told && self.sources.values().all(|source| source.asked)
     }
 
     /// Whether discovery names this resource, and this subresource if it is not empty: names that a client made
     /// up must not become labels of metrics.
     pub fn knows(&self, group: &str, version: &str, resource: &str, subresource: &str) -> bool {
-        let Some(names) = self.names.get(&(group.to_owned(), version.to_owned())) else { return false };
+        let Some(names) = self.groups.get(group).and_then(|entry| entry.names.get(version)) else { return false };
         if subresource.is_empty() {
             names.contains(resource)
         } else {
@@ -152,47 +263,72 @@ impl Documents {
         }
     }
 
-    /// Writes the documents of `groups`, which are in order.
-    pub(super) fn new(groups: &[Group], own: Own, sources: Vec<Source>) -> Documents {
-        let (core, named): (Vec<&Group>, Vec<&Group>) = groups.iter().partition(|group| group.name.is_empty());
-        let core_versions = core.iter().flat_map(|group| &group.versions).map(|v| v.version.as_str()).collect();
-        let plain: Vec<PlainGroup<'_>> = named.iter().map(|group| PlainGroup::of(group)).collect();
-        Documents {
-            core: Forms {
-                v2: aggregated(&core, "apidiscovery.k8s.io/v2"),
-                v2beta1: aggregated(&core, "apidiscovery.k8s.io/v2beta1"),
-                plain: Document::of(&ApiVersions {
-                    kind: "APIVersions",
-                    versions: core_versions,
-                    server_address_by_client_cidrs: [],
-                }),
-            },
-            groups: Forms {
-                v2: aggregated(&named, "apidiscovery.k8s.io/v2"),
-                v2beta1: aggregated(&named, "apidiscovery.k8s.io/v2beta1"),
-                plain: Document::of(&Typed {
-                    kind: "APIGroupList",
-                    api_version: "v1",
-                    rest: PlainGroups { groups: &plain },
-                }),
-            },
-            group: plain
-                .iter()
-                .map(|group| {
-                    let document = Document::of(&Typed { kind: "APIGroup", api_version: "v1", rest: group });
-                    (group.name.to_owned(), document)
-                })
-                .collect(),
-            own: own
-                .has_registrations()
-                .then(|| (own::PATH, own::resource_list()))
-                .into_iter()
-                .chain(own.served().iter().map(|served| (served.path, served.resource_list())))
-                .map(|(path, list)| (path, Document::of(&list)))
-                .collect(),
-            sources,
-            told: true,
-            names: names(groups),
+    /// The document of `/apis/<group>`.
+    pub(super) fn group(&self, name: &str) -> Option<&Document> {
+        self.groups.get(name).filter(|_| !name.is_empty()).map(|entry| &entry.document)
+    }
+
+    /// The document of one of our own groups and versions, by its path.
+    pub(super) fn own(&self, path: &str) -> Option<&Document> {
+        self.own.get(path)
+    }
+
+    /// The list of all groups below `root`, in this form.
+    pub(super) fn list(&self, root: Root, form: Form) -> &Document {
+        let forms = &self.lists[root as usize];
+        match form {
+            Form::V2 => forms.v2.get_or_init(|| self.aggregated(root, "apidiscovery.k8s.io/v2")),
+            Form::V2beta1 => forms.v2beta1.get_or_init(|| self.aggregated(root, "apidiscovery.k8s.io/v2beta1")),
+            Form::Plain => forms.plain.get_or_init(|| self.plain(root)),
+        }
+    }
+
+    fn in_order(&self, root: Root) -> Vec<&Entry> {
+        let below = |entry: &&Entry| (root == Root::Core) == entry.group.name.is_empty();
+        let mut all: Vec<&Entry> = self.groups.values().map(AsRef::as_ref).filter(below).collect();
+        all.sort_unstable_by(|a, b| (a.rank, &a.group.name).cmp(&(b.rank, &b.group.name)));
+        all
+    }
+
+    fn aggregated(&self, root: Root, api_version: &'static str) -> Document {
+        let items: Vec<&RawValue> = self.in_order(root).into_iter().map(|entry| &*entry.item).collect();
+        list_of(&items, api_version)
+    }
+
+    fn plain(&self, root: Root) -> Document {
+        let entries = self.in_order(root);
+        match root {
+            Root::Core => Document::of(&ApiVersions {
+                kind: "APIVersions",
+                versions: entries.iter().flat_map(|entry| &entry.group.versions).map(|one| &*one.version).collect(),
+                server_address_by_client_cidrs: [],
+            }),
+            Root::Named => {
+                let groups: Vec<PlainGroup<'_>> = entries.iter().map(|entry| PlainGroup::of(&entry.group)).collect();
+                let rest = PlainGroups { groups: &groups };
+                Document::of(&Typed { kind: "APIGroupList", api_version: "v1", rest })
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn new(rank: Rank, group: Group) -> Entry {
+        let of_resource = |resource: &Resource| {
+            let below = resource.subresources.iter().map(|sub| format!("{}/{}", resource.resource, sub.subresource));
+            std::iter::once(resource.resource.clone()).chain(below).collect::<Vec<_>>()
+        };
+        let names = group.versions.iter().map(|version| {
+            let all = version.resources.iter().flat_map(of_resource).collect();
+            (version.version.clone(), all)
+        });
+        let rest = PlainGroup::of(&group);
+        Entry {
+            names: names.collect(),
+            item: item(&group),
+            document: Document::of(&Typed { kind: "APIGroup", api_version: "v1", rest }),
+            rank,
+            group,
         }
     }
 }
@@ -211,8 +347,9 @@ impl Document {
         let digest = digest::digest(&digest::SHA512, &json);
         let mut etag = String::with_capacity(130);
         etag.push('"');
+        const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
         for byte in digest.as_ref() {
-            etag.push_str(&format!("{byte:02X}"));
+            etag.extend([byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]));
         }
         etag.push('"');
         let etag = HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\""));
@@ -244,31 +381,26 @@ impl Document {
     }
 }
 
-fn names(groups: &[Group]) -> BTreeMap<(String, String), BTreeSet<String>> {
-    let mut names = BTreeMap::new();
-    for group in groups {
-        for version in &group.versions {
-            let of_resource = |resource: &Resource| {
-                let below =
-                    resource.subresources.iter().map(|sub| format!("{}/{}", resource.resource, sub.subresource));
-                std::iter::once(resource.resource.clone()).chain(below).collect::<Vec<_>>()
-            };
-            let all = version.resources.iter().flat_map(of_resource).collect();
-            names.insert((group.name.clone(), version.version.clone()), all);
-        }
-    }
-    names
+/// The groups as a list in the form of `api_version`.
+pub(super) fn aggregated(groups: &[Group], api_version: &'static str) -> Document {
+    let items: Vec<Box<RawValue>> = groups.iter().map(item).collect();
+    list_of(&items.iter().map(AsRef::as_ref).collect::<Vec<_>>(), api_version)
 }
 
-/// The groups in the form of `api_version`.
-pub(super) fn aggregated(groups: &[&Group], api_version: &'static str) -> Document {
+fn list_of(items: &[&RawValue], api_version: &'static str) -> Document {
     #[derive(Serialize)]
     struct List<'g> {
         metadata: Nothing,
-        items: Vec<Item<'g>>,
+        items: &'g [&'g RawValue],
     }
     #[derive(Serialize)]
     struct Nothing {}
+
+    Document::of(&Typed { kind: "APIGroupDiscoveryList", api_version, rest: List { metadata: Nothing {}, items } })
+}
+
+/// A group as an item of an aggregated list.
+fn item(group: &Group) -> Box<RawValue> {
     #[derive(Serialize)]
     struct Item<'g> {
         metadata: Metadata<'g>,
@@ -288,20 +420,13 @@ pub(super) fn aggregated(groups: &[&Group], api_version: &'static str) -> Docume
         freshness: &'static str,
     }
 
-    let items = groups.iter().map(|group| Item {
-        metadata: Metadata { name: &group.name },
-        versions: group
-            .versions
-            .iter()
-            .map(|version| Version {
-                version: &version.version,
-                resources: &version.resources,
-                freshness: if version.current { "Current" } else { "Stale" },
-            })
-            .collect(),
+    let versions = group.versions.iter().map(|version| Version {
+        version: &version.version,
+        resources: &version.resources,
+        freshness: if version.current { "Current" } else { "Stale" },
     });
-    let rest = List { metadata: Nothing {}, items: items.collect() };
-    Document::of(&Typed { kind: "APIGroupDiscoveryList", api_version, rest })
+    // Plain structs of strings, numbers and lists: serde_json has no way to fail on them.
+    to_raw_value(&Item { metadata: Metadata { name: &group.name }, versions: versions.collect() }).unwrap_or_default()
 }
 
 #[derive(Serialize)]
@@ -359,8 +484,7 @@ mod tests {
 
     use super::super::document::Resource;
     use super::super::known::{By, Known};
-    use super::super::merge::merge;
-    use super::super::merge::tests::Each;
+    use super::super::merge::tests::{Each, Nothing};
     use super::*;
 
     fn known(group: &str, version: &str, group_priority_minimum: i32) -> Known {
@@ -396,8 +520,9 @@ mod tests {
             "v1beta1.wardle.example.com" => (flunders.clone(), false),
             _ => (Arc::default(), one.group.is_empty()),
         });
-        let groups = merge(&known, Own::default(), &contents);
-        Documents::new(&groups, Own::default(), Vec::new())
+        let known = BTreeMap::from(known.map(|one| (one.name.clone(), one)));
+        let groups = Merging::new(Own::default()).look(&known, &known.keys().cloned().collect(), &contents);
+        Documents::empty(Own::default()).with(groups, BTreeMap::new())
     }
 
     fn text(document: &Document) -> &str {
@@ -407,14 +532,18 @@ mod tests {
     #[test]
     fn documents_are_as_written_down() {
         let documents = documents();
-        insta::assert_snapshot!("apis_v2", text(&documents.groups.v2));
-        insta::assert_snapshot!("apis_plain", text(&documents.groups.plain));
-        insta::assert_snapshot!("apis_group", text(&documents.group["wardle.example.com"]));
-        insta::assert_snapshot!("api_v2", text(&documents.core.v2));
-        insta::assert_snapshot!("api_plain", text(&documents.core.plain));
+        insta::assert_snapshot!("apis_v2", text(documents.list(Root::Named, Form::V2)));
+        insta::assert_snapshot!("apis_plain", text(documents.list(Root::Named, Form::Plain)));
+        insta::assert_snapshot!("apis_group", text(documents.group("wardle.example.com").unwrap()));
+        insta::assert_snapshot!("api_v2", text(documents.list(Root::Core, Form::V2)));
+        insta::assert_snapshot!("api_plain", text(documents.list(Root::Core, Form::Plain)));
         assert_eq!(
-            text(&documents.groups.v2beta1),
-            text(&documents.groups.v2).replacen("apidiscovery.k8s.io/v2", "apidiscovery.k8s.io/v2beta1", 1)
+            text(documents.list(Root::Named, Form::V2beta1)),
+            text(documents.list(Root::Named, Form::V2)).replacen(
+                "apidiscovery.k8s.io/v2",
+                "apidiscovery.k8s.io/v2beta1",
+                1
+            )
         );
     }
 
@@ -422,16 +551,87 @@ mod tests {
     fn before_anything_is_known_there_is_our_own_group_and_no_core() {
         let documents = Documents::empty(Own::default());
         assert_eq!(
-            text(&documents.core.v2),
+            text(documents.list(Root::Core, Form::V2)),
             "{\"kind\":\"APIGroupDiscoveryList\",\"apiVersion\":\"apidiscovery.k8s.io/v2\",\"metadata\":{},\"items\":[]}\n"
         );
         assert_eq!(
-            text(&documents.core.plain),
+            text(documents.list(Root::Core, Form::Plain)),
             "{\"kind\":\"APIVersions\",\"versions\":[],\"serverAddressByClientCIDRs\":[]}\n"
         );
         let ours = ["apiregistration.k8s.io", "authentication.k8s.io", "authorization.k8s.io"];
-        assert_eq!(documents.group.keys().collect::<Vec<_>>(), ours);
+        let mut names: Vec<&str> = documents.groups.names().collect();
+        names.sort_unstable();
+        assert_eq!(names, ours);
         assert!(!documents.all_asked(), "nobody said yet whom to ask");
+    }
+
+    #[test]
+    fn what_did_not_change_is_shared_and_a_list_is_written_for_the_first_who_asks() {
+        let first = documents();
+        let list = |documents: &Documents| text(documents.list(Root::Named, Form::V2)).to_owned();
+        let before = list(&first);
+        let source = Source {
+            apiservice: "v1.a".into(),
+            asked: true,
+            current: false,
+            resources: 0,
+            problem: "it is slow".into(),
+            since: None,
+            fetched: Moment::default(),
+        };
+        let second = first.with(BTreeMap::new(), BTreeMap::from([("v1.a".into(), Some(source))]));
+        assert!(Arc::ptr_eq(&first.lists, &second.lists), "nobody's documents changed");
+        assert_eq!(second.source("v1.a").unwrap().problem, "it is slow");
+        let gone = BTreeMap::from([("wardle.example.com".to_owned(), None)]);
+        let third = second.with(gone, BTreeMap::from([("v1.a".into(), None)]));
+        assert!(before.contains("flunders") && list(&first) == before && !list(&third).contains("flunders"));
+        let entry = |documents: &Documents| documents.groups.get("example.narthex.dev").unwrap().clone();
+        assert!(Arc::ptr_eq(&entry(&first), &entry(&third)) && third.sources().is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn change_by_change_they_are_as_if_they_were_made_anew(
+            steps in proptest::collection::vec((0..9usize, proptest::option::of(0..5i32), 0..3u8), 0..40),
+            elsewhere in proptest::bool::ANY,
+        ) {
+            let own = Own { delegation: false, delegate: elsewhere, registrations_elsewhere: elsewhere };
+            let groups = ["a.io", "b.io", "authentication.k8s.io"];
+            let mut all = BTreeMap::new();
+            let (mut merging, mut documents) = (Merging::new(own), Documents::empty(own));
+            let mut offers = Vec::new();
+            for (which, priority, by) in steps {
+                let (group, version) = (groups[which % 3], ["v1", "v2", "v1beta1"][which / 3]);
+                let mut changed = BTreeSet::new();
+                let name = match by {
+                    2 => crate::registry::DELEGATE.to_owned(),
+                    _ => format!("{version}.{group}"),
+                };
+                changed.insert(name.clone());
+                match priority {
+                    None => drop(all.remove(&name)),
+                    Some(priority) => {
+                        let by = [By::Backend, By::Delegate, By::Itself][usize::from(by)];
+                        all.insert(name.clone(), Known { name, by, ..known(group, version, priority) });
+                        if by == By::Itself {
+                            let (group, version) = (group.to_owned(), version.to_owned());
+                            let resources = Arc::default();
+                            offers.push(super::super::parse::Offered { group, version, resources, current: true });
+                            offers.truncate(4);
+                        }
+                    }
+                }
+                let delegated = all.contains_key(crate::registry::DELEGATE);
+                let contents = Nothing(if delegated { offers.clone() } else { Vec::new() });
+                documents = documents.with(merging.look(&all, &changed, &contents), BTreeMap::new());
+                let anew: BTreeSet<String> =
+                    all.keys().cloned().chain([crate::registry::DELEGATE.to_owned()]).collect();
+                let anew = Documents::empty(own).with(Merging::new(own).look(&all, &anew, &contents), BTreeMap::new());
+                for (root, form) in [(Root::Named, Form::V2), (Root::Named, Form::Plain), (Root::Core, Form::V2)] {
+                    proptest::prop_assert_eq!(text(documents.list(root, form)), text(anew.list(root, form)));
+                }
+            }
+        }
     }
 
     #[test]
@@ -461,7 +661,8 @@ mod tests {
 
     #[test]
     fn yaml_says_the_same() {
-        let document = &documents().groups.plain;
+        let documents = documents();
+        let document = documents.list(Root::Named, Form::Plain);
         let yaml = document.yaml().unwrap();
         let back: serde_json::Value = serde_saphyr::from_slice(&yaml.bytes).unwrap();
         assert_eq!(back, serde_json::from_slice::<serde_json::Value>(&document.json).unwrap());

@@ -3,7 +3,7 @@
 //! What is asked and what becomes of the answer is the [`Subject`]'s business: discovery is one, OpenAPI another.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -51,12 +51,19 @@ pub(crate) trait Subject: 'static {
     /// The APIService is gone.
     fn forget(&self, _name: &str) {}
 
-    /// Publishes what is known of the APIServices there are.
-    fn publish(&self, known: &[Known], contents: &Contents<Self::Content>);
+    /// Publishes what is known of the APIServices there are. Since the last time nothing changed but what concerns those
+    /// that are `changed`, some of which may be gone.
+    fn publish(&self, known: &All, contents: &Contents<Self::Content>, changed: &BTreeSet<String>);
 }
 
 /// What is known, by name of the APIService.
 pub(crate) type Contents<C> = BTreeMap<String, C>;
+
+/// The APIServices there are, by name.
+pub(crate) type All = BTreeMap<String, Known>;
+
+/// What became of an APIService; nothing is left of one that is gone.
+pub type Change = (String, Option<Known>);
 
 /// What a round came to.
 pub(crate) struct Outcome {
@@ -81,6 +88,8 @@ struct Shared<S: Subject> {
     rests_until: Cell<Instant>,
     /// Whether somebody will publish then.
     waits: Cell<bool>,
+    /// The APIServices of which something changed since the last publishing.
+    unpublished: RefCell<BTreeSet<String>>,
 }
 
 /// Publishing may take a tenth of the time. It costs what all backends together have to say, and of a thousand that
@@ -103,11 +112,12 @@ struct Recall {
 
 impl<S: Subject> Shared<S> {
     /// Publishes what is known: now, or after a rest if that has just been done.
-    fn publish(self: &Rc<Self>) {
+    fn publish(self: &Rc<Self>, changed: impl IntoIterator<Item = String>) {
+        self.unpublished.borrow_mut().extend(changed);
         let now = Instant::now();
         if now >= self.rests_until.get() {
             let state = self.state.borrow();
-            self.subject.publish(state.known.as_deref().unwrap_or_default(), &state.contents);
+            self.subject.publish(&state.known, &state.contents, &self.unpublished.take());
             let done = Instant::now();
             self.rests_until.set(done + (done - now) * REST);
         } else if !self.waits.replace(true) {
@@ -118,7 +128,7 @@ impl<S: Subject> Shared<S> {
                 tokio::time::sleep_until(until).await;
                 if let Some(shared) = shared.upgrade() {
                     shared.waits.set(false);
-                    shared.publish();
+                    shared.publish([]);
                 }
             });
         }
@@ -126,8 +136,11 @@ impl<S: Subject> Shared<S> {
 }
 
 struct State<S: Subject> {
-    /// Nothing before anybody said what is registered.
-    known: Option<Vec<Known>>,
+    /// Whether anybody said what is registered.
+    told: bool,
+    known: All,
+    /// The names of those that point to a backend, by its key.
+    pointing: BTreeMap<String, BTreeSet<String>>,
     backends: BTreeMap<String, Backend<S::Memory>>,
     contents: Contents<S::Content>,
     recalls: BTreeMap<String, Recall>,
@@ -142,86 +155,127 @@ struct Backend<M> {
 impl<S: Subject> Keeper<S> {
     /// Begins with no APIService.
     pub(crate) fn new(subject: S) -> Keeper<S> {
-        let state =
-            State { known: None, backends: BTreeMap::new(), contents: BTreeMap::new(), recalls: BTreeMap::new() };
+        let state = State {
+            told: false,
+            known: BTreeMap::new(),
+            pointing: BTreeMap::new(),
+            backends: BTreeMap::new(),
+            contents: BTreeMap::new(),
+            recalls: BTreeMap::new(),
+        };
         let (state, rests_until) = (RefCell::new(state), Cell::new(Instant::now()));
-        let shared = Shared { subject, state, rests_until, waits: Cell::default() };
-        Keeper { shared: Rc::new(shared), rounds: RefCell::default() }
+        let (waits, unpublished) = (Cell::default(), RefCell::default());
+        Keeper {
+            shared: Rc::new(Shared { subject, state, rests_until, waits, unpublished }),
+            rounds: RefCell::default(),
+        }
     }
 
     /// Takes over what is registered now. New and changed APIServices are asked at once; what is gone, goes.
-    pub(crate) fn follow(&self, mut known: Vec<Known>) {
-        known.sort_by(|a, b| a.name.cmp(&b.name));
-        known.dedup_by(|a, b| a.name == b.name);
-        let mut by_backend: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
-        for one in known.iter().filter(|one| one.by != By::Delegate) {
-            by_backend.entry(&one.service_key).or_default().push(one.clone());
-        }
+    pub(crate) fn follow(&self, known: Vec<Known>) {
+        let mut changes: BTreeMap<String, Option<Known>> = BTreeMap::new();
+        changes.extend(self.shared.state.borrow().known.keys().map(|name| (name.clone(), None)));
+        changes.extend(known.into_iter().map(|one| (one.name.clone(), Some(one))));
+        self.follow_changes(changes);
+    }
 
+    /// The same when nothing else changed than these.
+    pub(crate) fn follow_changes(&self, changes: impl IntoIterator<Item = Change>) {
         let mut state = self.shared.state.borrow_mut();
-        if state.known.as_ref() == Some(&known) {
-            return;
-        }
-        let mut rounds = self.rounds.borrow_mut();
-        rounds.retain(|key| by_backend.contains_key(key));
-        state.backends.retain(|key, _| by_backend.contains_key(key.as_str()));
-        for (key, claims) in &by_backend {
-            let fresh = || Backend { claims: claims.as_slice().into(), memory: S::Memory::default() };
-            match state.backends.get_mut(*key) {
-                Some(backend) if *backend.claims == **claims => {}
-                Some(backend) => {
-                    // What a new claim needs was passed over when the answer was remembered, so the memory goes.
-                    *backend = fresh();
-                    rounds.nudge(key);
-                }
-                None => {
-                    state.backends.insert((*key).to_owned(), fresh());
-                    let (shared, its) = (self.shared.clone(), Rc::<str>::from(*key));
-                    rounds.begin(key, pace(claims), move || round(shared.clone(), its.clone()));
-                }
-            }
-        }
-        // What moved to another backend keeps what the old one said until the new one speaks.
-        let subject = &self.shared.subject;
-        let State { known: before, contents, .. } = &mut *state;
-        contents.retain(|name, _| known.binary_search_by(|one| one.name.as_str().cmp(name)).is_ok());
-        for one in before.iter().flatten() {
-            match known.binary_search_by(|now| now.name.cmp(&one.name)) {
-                Err(_) => subject.forget(&one.name),
-                Ok(now) if known[now].backend == one.backend => {}
-                Ok(_) => {
-                    if let Some(content) = contents.get_mut(&one.name) {
-                        subject.moves(&one.name, content);
-                    }
-                }
-            }
-        }
-        let State { contents, recalls, .. } = &mut *state;
-        let stays = |name: &String, backend: &String| {
-            known.binary_search_by(|one| one.name.cmp(name)).is_ok_and(|at| known[at].backend == *backend)
-        };
-        recalls.retain(|name, recall| stays(name, &recall.backend));
-        for one in known.iter().filter(|one| one.by != By::Delegate) {
-            if contents.contains_key(&one.name) || recalls.contains_key(&one.name) {
+        let first = !std::mem::replace(&mut state.told, true);
+        let (mut changed, mut keys) = (Vec::new(), BTreeSet::new());
+        for (name, now) in changes {
+            let before = state.known.get(&name);
+            if before == now.as_ref() {
                 continue;
             }
-            let over = subject.recall(one).map(|comes| {
+            let asked =
+                |one: Option<&Known>| one.filter(|one| one.by != By::Delegate).map(|one| one.service_key.clone());
+            let (left, joined) = (asked(before), asked(now.as_ref()));
+            if let Some(key) = left {
+                if let Some(names) = state.pointing.get_mut(&key) {
+                    names.remove(&name);
+                }
+                keys.insert(key);
+            }
+            if let Some(key) = joined {
+                state.pointing.entry(key.clone()).or_default().insert(name.clone());
+                keys.insert(key);
+            }
+            self.turns_into(&mut state, &name, now);
+            changed.push(name);
+        }
+        if changed.is_empty() && !first {
+            return;
+        }
+        for key in keys {
+            self.points(&mut state, key);
+        }
+        drop(state);
+        self.shared.publish(changed);
+    }
+
+    /// The APIService `name` is `now` this, or gone.
+    fn turns_into(&self, state: &mut State<S>, name: &str, now: Option<Known>) {
+        let State { known, contents, recalls, .. } = state;
+        let subject = &self.shared.subject;
+        let Some(now) = now else {
+            known.remove(name);
+            contents.remove(name);
+            recalls.remove(name);
+            return subject.forget(name);
+        };
+        // What moved to another backend keeps what the old one said until the new one speaks.
+        if known.get(name).is_some_and(|before| before.backend != now.backend)
+            && let Some(content) = contents.get_mut(name)
+        {
+            subject.moves(name, content);
+        }
+        if recalls.get(name).is_some_and(|recall| recall.backend != now.backend) {
+            recalls.remove(name);
+        }
+        if now.by != By::Delegate && !contents.contains_key(name) && !recalls.contains_key(name) {
+            let over = subject.recall(&now).map(|comes| {
                 let (reading, over) = watch::channel(());
-                spawn_local(recalled(Rc::downgrade(&self.shared), one.clone(), comes, reading));
+                spawn_local(recalled(Rc::downgrade(&self.shared), now.clone(), comes, reading));
                 over
             });
-            let recall = Recall { backend: one.backend.clone(), wanted: over.is_some(), over };
-            recalls.insert(one.name.clone(), recall);
+            let recall = Recall { backend: now.backend.clone(), wanted: over.is_some(), over };
+            recalls.insert(name.to_owned(), recall);
         }
-        state.known = Some(known);
-        drop(state);
-        self.shared.publish();
+        known.insert(name.to_owned(), now);
+    }
+
+    /// Others may point to the backend `key` than before.
+    fn points(&self, state: &mut State<S>, key: String) {
+        let State { known, pointing, backends, .. } = state;
+        let mut rounds = self.rounds.borrow_mut();
+        let names = pointing.get(&key).filter(|names| !names.is_empty());
+        let Some(names) = names else {
+            pointing.remove(&key);
+            backends.remove(&key);
+            return rounds.end(&key);
+        };
+        let claims: Rc<[Known]> = names.iter().filter_map(|name| known.get(name)).cloned().collect();
+        match backends.get_mut(&key) {
+            Some(backend) if backend.claims == claims => {}
+            Some(backend) => {
+                // What a new claim needs was passed over when the answer was remembered, so the memory goes.
+                *backend = Backend { claims, memory: S::Memory::default() };
+                rounds.nudge(&key);
+            }
+            None => {
+                let (shared, its) = (self.shared.clone(), Rc::<str>::from(&*key));
+                rounds.begin(&key, pace(&claims), move || round(shared.clone(), its.clone()));
+                backends.insert(key, Backend { claims, memory: S::Memory::default() });
+            }
+        }
     }
 
     /// Asks the backend of `apiservice` again now.
     pub(crate) fn nudge(&self, apiservice: &str) {
         let state = self.shared.state.borrow();
-        if let Some(one) = state.known.iter().flatten().find(|one| one.name == apiservice) {
+        if let Some(one) = state.known.get(apiservice) {
             self.rounds.borrow().nudge(&one.service_key);
         }
     }
@@ -250,11 +304,11 @@ async fn recalled<S: Subject>(
     }
     let changed = match contents.get_mut(&of.name) {
         Some(known) => shared.subject.supplement(known, content),
-        None => contents.insert(of.name, content).is_none(),
+        None => contents.insert(of.name.clone(), content).is_none(),
     };
     drop(state);
     if changed {
-        shared.publish();
+        shared.publish([of.name]);
     }
 }
 
@@ -304,7 +358,7 @@ async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
     }
     drop(state);
     if changed {
-        shared.publish();
+        shared.publish(claims.iter().map(|claim| claim.name.clone()));
     }
     well
 }
@@ -330,7 +384,7 @@ mod tests {
             Outcome { well: true, changed: true }
         }
 
-        fn publish(&self, _: &[Known], contents: &Contents<()>) {
+        fn publish(&self, _: &All, contents: &Contents<()>, _: &BTreeSet<String>) {
             std::thread::sleep(Duration::from_millis(2));
             self.published.set((self.published.get().0 + 1, contents.len()));
         }
@@ -414,7 +468,7 @@ mod tests {
             Some(comes)
         }
 
-        fn publish(&self, _: &[Known], contents: &Contents<&'static str>) {
+        fn publish(&self, _: &All, contents: &Contents<&'static str>, _: &BTreeSet<String>) {
             *self.published.borrow_mut() = contents.clone().into_iter().collect();
         }
     }

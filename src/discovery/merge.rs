@@ -1,17 +1,21 @@
 //! What all backends say, put in the order that clients prefer. Values in, values out.
+//!
+//! A change costs what it is about: only the groups that it concerns are merged anew.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::document::Resource;
+use super::keeper::All;
 use super::known::{By, Known};
 use super::own::{self, Own};
 use super::parse::Offered;
 use crate::kubeapi::version::compare_kube_aware;
+use crate::registry::DELEGATE;
 
 /// A group, its most preferred version first.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Group {
     /// Its name; empty for the core group.
     pub(super) name: String,
@@ -20,7 +24,7 @@ pub(super) struct Group {
 }
 
 /// A version of a group.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Version {
     /// Its name.
     pub(super) version: String,
@@ -42,67 +46,137 @@ pub(super) trait Contents {
 /// `aggregated/handler.go` of kube-apiserver have these).
 const UNREGISTERED: (i32, i32) = (1000, 15);
 
-/// All groups in order: by the greatest `groupPriorityMinimum` among their versions, then by name; versions by
-/// `versionPriority`, then as Kubernetes orders versions. Our own group comes first, and what else is
-/// ours comes last, unless a backend has it.
+/// Where a group stands among the others; of equals the one with the first name comes first. Our own group comes first,
+/// and what else is ours comes last, unless a backend has it.
+pub(super) type Rank = (u8, Reverse<i32>, usize);
+
+/// What there is to be merged, by group.
+///
+/// The order is: groups by the greatest `groupPriorityMinimum` among their versions, then by name; versions by
+/// `versionPriority`, then as Kubernetes orders versions.
 ///
 /// What the delegate offers is ordered by its own APIServices, where they are registered. Where none is (the registry is
 /// a directory), all of it comes first and in its own order: a name that both have is the cluster's, as it was before
 /// there was a gateway.
-pub(super) fn merge(known: &[Known], own: Own, contents: &impl Contents) -> Vec<Group> {
-    let mut groups: BTreeMap<&str, Vec<Ranked>> = BTreeMap::new();
-    let theirs = || known.iter().filter(|one| !own.has(&one.group));
-    for one in theirs().filter(|one| one.by == By::Backend) {
-        groups.entry(&one.group).or_default().push(Ranked::new(one, contents.of(one)));
-    }
-    let claimed = |group: &str, version: &str| {
-        let mut all = theirs().filter(|one| one.by != By::Itself);
-        all.find(|one| one.group == group && one.version == version)
-    };
-    let registered = known.iter().any(|one| one.by == By::Delegate);
-    let (offered, current) = contents.of_delegate();
-    for (place, one) in (0..).zip(&offered).filter(|(_, one)| !own.has(&one.group)) {
-        let priorities = match claimed(&one.group, &one.version) {
-            Some(claim) if claim.by == By::Backend => continue,
-            Some(claim) => (claim.group_priority_minimum, claim.version_priority),
-            None if registered => UNREGISTERED,
-            None => (i32::MAX - place, i32::MAX - place),
-        };
-        let version =
-            Version { version: one.version.clone(), resources: one.resources.clone(), current: one.current && current };
-        groups.entry(&one.group).or_default().push(Ranked { priorities, version });
-    }
-    // Registered, but not offered (yet): there, and to be asked for again.
-    if known.iter().any(|one| one.by == By::Itself) {
-        let offers = |one: &Known| offered.iter().any(|it| it.group == one.group && it.version == one.version);
-        for one in theirs().filter(|one| one.by == By::Delegate && !offers(one)) {
-            groups.entry(&one.group).or_default().push(Ranked::new(one, Default::default()));
+pub(super) struct Merging {
+    own: Own,
+    /// The APIServices of each group, by name.
+    claims: BTreeMap<String, BTreeSet<String>>,
+    /// Those that only say how the delegate's groups are ordered.
+    locals: BTreeSet<String>,
+    /// Whether there is a delegate, and what it offers is current.
+    delegate: Option<bool>,
+    /// What it offers, and at which place of its own order.
+    offers: BTreeMap<String, Vec<(i32, Offered)>>,
+    /// Whether anything was merged.
+    begun: bool,
+}
+
+impl Merging {
+    pub(super) fn new(own: Own) -> Merging {
+        Merging {
+            own,
+            claims: BTreeMap::new(),
+            locals: BTreeSet::new(),
+            delegate: None,
+            offers: BTreeMap::new(),
+            begun: false,
         }
     }
-    let mut groups: Vec<_> = groups.into_iter().collect();
-    groups.sort_by_key(|(name, versions)| (Reverse(versions.iter().map(|one| one.priorities.0).max()), *name));
-    let registrations = own.has_registrations().then(|| Group {
-        name: own::GROUP.into(),
-        versions: vec![Version { version: own::VERSION.into(), resources: Arc::new(own::resources()), current: true }],
-    });
-    let theirs = groups.into_iter().map(|(name, mut versions)| {
+
+    /// The groups that may be others now, by name, as these APIServices `changed`; nothing of those that are no more.
+    pub(super) fn look(
+        &mut self,
+        known: &All,
+        changed: &BTreeSet<String>,
+        contents: &impl Contents,
+    ) -> BTreeMap<String, Option<(Rank, Group)>> {
+        let mut groups = BTreeSet::new();
+        let registered = !self.locals.is_empty();
+        for name in changed.iter().filter(|name| *name != DELEGATE) {
+            // A version has no dot.
+            let group = name.split_once('.').map_or("", |(_, group)| group);
+            let one = known.get(name);
+            match one.is_some_and(|one| one.by == By::Delegate) {
+                true => self.locals.insert(name.clone()),
+                false => self.locals.remove(name),
+            };
+            let claims = self.claims.entry(group.to_owned()).or_default();
+            match one {
+                Some(_) => claims.insert(name.clone()),
+                None => claims.remove(name),
+            };
+            if claims.is_empty() {
+                self.claims.remove(group);
+            }
+            groups.insert(group.to_owned());
+        }
+        let mut all = !std::mem::replace(&mut self.begun, true) || registered == self.locals.is_empty();
+        if changed.contains(DELEGATE) {
+            all = true;
+            groups.extend(std::mem::take(&mut self.offers).into_keys());
+            let (offered, current) = contents.of_delegate();
+            self.delegate = known.contains_key(DELEGATE).then_some(current);
+            for (place, one) in (0..).zip(offered) {
+                self.offers.entry(one.group.clone()).or_default().push((place, one.clone()));
+            }
+        }
+        if all {
+            groups.extend(self.claims.keys().chain(self.offers.keys()).cloned());
+            groups.extend(self.own.served().iter().map(|served| served.group.to_owned()));
+            groups.extend(self.own.has_registrations().then(|| own::GROUP.to_owned()));
+        }
+        groups.into_iter().map(|group| (group.clone(), self.group(&group, known, contents))).collect()
+    }
+
+    fn group(&self, name: &str, known: &All, contents: &impl Contents) -> Option<(Rank, Group)> {
+        if self.own.has(name) {
+            let resources = Arc::new(own::resources());
+            let version = Version { version: own::VERSION.into(), resources, current: true };
+            return Some(((0, Reverse(0), 0), Group { name: name.into(), versions: vec![version] }));
+        }
+        let claims = || self.claims.get(name).into_iter().flatten().filter_map(|name| known.get(name));
+        let offers = self.offers.get(name).map(Vec::as_slice).unwrap_or_default();
+        let mut versions: Vec<Ranked> =
+            claims().filter(|one| one.by == By::Backend).map(|one| Ranked::new(one, contents.of(one))).collect();
+        for (place, one) in offers {
+            let priorities = match claims().find(|claim| claim.version == one.version) {
+                Some(claim) if claim.by == By::Backend => continue,
+                Some(claim) => (claim.group_priority_minimum, claim.version_priority),
+                None if !self.locals.is_empty() => UNREGISTERED,
+                None => (i32::MAX - place, i32::MAX - place),
+            };
+            let current = one.current && self.delegate == Some(true);
+            let version = Version { version: one.version.clone(), resources: one.resources.clone(), current };
+            versions.push(Ranked { priorities, version });
+        }
+        // Registered, but not offered (yet): there, and to be asked for again.
+        if self.delegate.is_some() {
+            let offered = |one: &Known| offers.iter().any(|(_, it)| it.version == one.version);
+            let missing = claims().filter(|one| one.by == By::Delegate && !offered(one));
+            versions.extend(missing.map(|one| Ranked::new(one, Default::default())));
+        }
         versions.sort_by(|a, b| {
             let by_name = || compare_kube_aware(&b.version.version, &a.version.version);
             b.priorities.1.cmp(&a.priorities.1).then_with(by_name)
         });
         versions.dedup_by(|a, b| a.version.version == b.version.version);
-        Group { name: name.into(), versions: versions.into_iter().map(|one| one.version).collect() }
-    });
-    let mut groups: Vec<Group> = registrations.into_iter().chain(theirs).collect();
-    for served in own.served() {
-        let ours = || Version { version: own::VERSION.into(), resources: Arc::new(served.resources()), current: true };
-        match groups.iter_mut().find(|group| group.name == served.group) {
-            Some(group) if group.versions.iter().any(|version| version.version == own::VERSION) => {}
-            Some(group) => group.versions.push(ours()),
-            None => groups.push(Group { name: served.group.into(), versions: vec![ours()] }),
+        let greatest = versions.iter().map(|one| one.priorities.0).max();
+        let mut versions: Vec<Version> = versions.into_iter().map(|one| one.version).collect();
+        let served = self.own.served().iter().enumerate().find(|(_, served)| served.group == name);
+        if let Some((_, served)) = served
+            && !versions.iter().any(|version| version.version == own::VERSION)
+        {
+            let resources = Arc::new(served.resources());
+            versions.push(Version { version: own::VERSION.into(), resources, current: true });
         }
+        let rank = match (greatest, served) {
+            (Some(greatest), _) => (1, Reverse(greatest), 0),
+            (None, Some((place, _))) => (2, Reverse(0), place),
+            (None, None) => return None,
+        };
+        Some((rank, Group { name: name.into(), versions }))
     }
-    groups
 }
 
 /// A version and what decides its place: the priorities of its group and of itself.
@@ -123,6 +197,18 @@ impl Ranked {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+
+    /// All groups in order.
+    fn merge(known: &[Known], own: Own, contents: &impl Contents) -> Vec<Group> {
+        let known: All = known.iter().map(|one| (one.name.clone(), one.clone())).collect();
+        let mut changed: BTreeSet<String> = known.keys().cloned().collect();
+        // What it offers counts in these tests whether it is known or not.
+        changed.insert(DELEGATE.to_owned());
+        let groups = Merging::new(own).look(&known, &changed, contents);
+        let mut groups: Vec<(Rank, Group)> = groups.into_values().flatten().collect();
+        groups.sort_by(|(a, one), (b, other)| (a, &one.name).cmp(&(b, &other.name)));
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
 
     /// What is known of nobody, but of the delegate if there is one.
     #[derive(Default)]

@@ -23,8 +23,9 @@ mod waiting;
 
 pub use aggregation::Discovery;
 pub use document::{Kind, Resource, Scope, Subresource};
-pub use documents::{Documents, Source};
+pub use documents::{Documents, Moment, Source};
 pub use fetch::{Fetch, FetchError, Fetched, MAX_BODY, TIMEOUT};
+pub use keeper::Change;
 pub use kept::Kept;
 pub use known::{By, Known};
 pub use own::Own;
@@ -32,7 +33,7 @@ pub use serve::answer;
 
 pub(crate) use documents::Document;
 pub(crate) use fetch::{Bounds, bounded, within};
-pub(crate) use keeper::{Contents, Keeper, Outcome, Subject};
+pub(crate) use keeper::{All, Contents, Keeper, Outcome, Subject};
 pub(crate) use kept::Shelf;
 pub(crate) use media::{accepted, matches_etag};
 pub(crate) use serve::{Reply, not_acceptable, not_allowed};

@@ -52,9 +52,9 @@ impl Rounds {
         }
     }
 
-    /// Ends the tasks of all backends but those that `stays` names.
-    pub(super) fn retain(&mut self, mut stays: impl FnMut(&str) -> bool) {
-        self.0.retain(|key, _| stays(key));
+    /// Ends the task of the backend `key`.
+    pub(super) fn end(&mut self, key: &str) {
+        self.0.remove(key);
     }
 }
 

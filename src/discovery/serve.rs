@@ -3,7 +3,7 @@
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
-use super::documents::{Document, Documents, Forms, Written};
+use super::documents::{Document, Documents, Root, Written};
 use super::media::{Form, accepted, matches_etag};
 use crate::kubeapi::Status;
 use crate::message::coding::{self, Coding};
@@ -42,7 +42,7 @@ pub(crate) fn not_acceptable(types: &str) -> Refusal {
 }
 
 enum Page<'d> {
-    Forms(&'d Forms),
+    List(&'d Documents, Root),
     Plain(&'d Document),
 }
 
@@ -63,11 +63,11 @@ impl Documents {
 impl<'d> Page<'d> {
     fn of(documents: &'d Documents, path: &str) -> Option<Page<'d>> {
         Some(match path.strip_suffix('/').unwrap_or(path) {
-            "/api" => Page::Forms(&documents.core),
-            "/apis" => Page::Forms(&documents.groups),
-            path => match documents.own.get(path) {
+            "/api" => Page::List(documents, Root::Core),
+            "/apis" => Page::List(documents, Root::Named),
+            path => match documents.own(path) {
                 Some(own) => Page::Plain(own),
-                None => Page::Plain(documents.group.get(path.strip_prefix("/apis/")?)?),
+                None => Page::Plain(documents.group(path.strip_prefix("/apis/")?)?),
             },
         })
     }
@@ -89,9 +89,7 @@ impl<'d> Page<'d> {
 
     fn document(&self, form: Form) -> Option<&'d Document> {
         match (self, form) {
-            (Page::Forms(forms), Form::V2) => Some(&forms.v2),
-            (Page::Forms(forms), Form::V2beta1) => Some(&forms.v2beta1),
-            (Page::Forms(forms), Form::Plain) => Some(&forms.plain),
+            (Page::List(documents, root), form) => Some(documents.list(*root, form)),
             (Page::Plain(document), Form::Plain) => Some(document),
             (Page::Plain(_), _) => None,
         }

@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
 use super::ReadAhead;
+use super::allowance::Place;
 
 /// An open connection to who will be spoken to. It is `Send`, because an upgrade wants that of what it holds.
 pub(super) enum Channel {
@@ -18,6 +19,14 @@ pub(super) enum Channel {
 }
 
 impl Channel {
+    /// It is counted as long as it lasts.
+    pub(super) fn keep(&mut self, place: Place) {
+        match self {
+            Channel::Tls(stream) => stream.get_mut().0.keep(place),
+            Channel::Plain(stream) => stream.keep(place),
+        }
+    }
+
     /// From now on reads ahead; for connections that many requests share.
     pub(super) fn read_ahead(&mut self) {
         match self {

@@ -8,6 +8,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
 
+use super::allowance::Place;
 use super::channel::Channel;
 use super::proxy_fault::ProxyFault;
 use crate::process;
@@ -80,6 +81,13 @@ pub(super) struct Dialled {
     pub(super) channel: Channel,
     pub(super) protocol: Protocol,
     pub(super) timing: Timing,
+}
+
+impl Dialled {
+    /// It is counted as long as it lasts.
+    pub(super) fn keep(&mut self, place: Place) {
+        self.channel.keep(place);
+    }
 }
 
 /// RFC 8305's delay before the next address is tried beside the first.

@@ -3,6 +3,7 @@
 //! There is one who opens connections, the [`Dialler`], whichever [`Way`] they go: by ourselves, by a SOCKS5 proxy, by
 //! an HTTP proxy, or by Konnectivity. Everything above it stays as it is.
 
+mod allowance;
 mod carrier;
 mod channel;
 mod cidr;
@@ -36,6 +37,7 @@ mod trust;
 mod unix;
 mod way;
 
+pub use allowance::Allowance;
 pub use cidr::Cidr;
 pub use credentials::Credentials;
 pub use destination::{Address, Destination, Host, Upstream, Wire};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::dial::Protocol;
-use super::{Address, Dialler, Endpoint, Upstream};
+use super::{Address, Allowance, Dialler, Endpoint, Upstream};
 
 /// Connections to one endpoint that one pool opens, however many there could be.
 const MOST: usize = 4096;
@@ -15,6 +15,7 @@ const MOST: usize = 4096;
 pub struct Pool {
     dialler: Dialler,
     most: usize,
+    most_together: usize,
     endpoints: RefCell<HashMap<Upstream, Rc<Endpoint>>>,
 }
 
@@ -38,7 +39,7 @@ pub struct PoolReport {
 impl Pool {
     /// An empty pool whose connections `dialler` opens.
     pub fn new(dialler: impl Into<Dialler>) -> Pool {
-        Pool { dialler: dialler.into(), most: MOST, endpoints: RefCell::default() }
+        Pool { dialler: dialler.into(), most: MOST, most_together: usize::MAX, endpoints: RefCell::default() }
     }
 
     /// With no more than `most` connections to one endpoint, so that no backend takes the descriptors of all.
@@ -46,13 +47,24 @@ impl Pool {
         Pool { most: most.min(MOST), ..self }
     }
 
+    /// With no more than `most` connections that share an [`Allowance`], whichever pool opens them.
+    pub fn with_most_together(self, most: usize) -> Pool {
+        Pool { most_together: most, ..self }
+    }
+
     /// The endpoint for `upstream`; keep it, so that later requests need not look again.
     pub fn endpoint(&self, upstream: &Upstream) -> Rc<Endpoint> {
+        self.endpoint_of(upstream, &Allowance::default())
+    }
+
+    /// The same, with what all endpoints of its APIService may have; that of the first who asks counts.
+    pub fn endpoint_of(&self, upstream: &Upstream, allowance: &Allowance) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         if let Some(endpoint) = endpoints.get(upstream) {
             return endpoint.clone();
         }
-        let endpoint = Endpoint::new(upstream.clone(), self.dialler.clone(), self.most);
+        let endpoint =
+            Endpoint::new(upstream.clone(), self.dialler.clone(), self.most, (allowance.clone(), self.most_together));
         endpoints.insert(upstream.clone(), endpoint.clone());
         endpoint
     }

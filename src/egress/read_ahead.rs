@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::allowance::Place;
 use super::carrier::Carrier;
 
 /// What is read at a time.
@@ -27,6 +28,8 @@ pub struct ReadAhead {
     carrier: Carrier,
     ahead: bool,
     left: Option<Left>,
+    /// Its place among the connections that are counted, if it is.
+    place: Option<Place>,
 }
 
 /// What was read and not yet asked for.
@@ -39,13 +42,18 @@ struct Left {
 impl ReadAhead {
     /// Reads no more than is asked for.
     pub(super) fn new(carrier: Carrier) -> ReadAhead {
-        ReadAhead { carrier, ahead: false, left: None }
+        ReadAhead { carrier, ahead: false, left: None, place: None }
     }
 
     /// Gives first what was read already, and more than was wanted then.
     pub(super) fn after(bytes: &[u8], carrier: Carrier) -> ReadAhead {
         let left = Left { buffer: bytes.into(), from: 0, to: bytes.len() };
-        ReadAhead { carrier, ahead: false, left: (!bytes.is_empty()).then_some(left) }
+        ReadAhead { carrier, ahead: false, left: (!bytes.is_empty()).then_some(left), place: None }
+    }
+
+    /// It is counted as long as it lasts.
+    pub(super) fn keep(&mut self, place: Place) {
+        self.place = Some(place);
     }
 
     /// When this is dropped, the other end hears that it broke off, where that can be told; else it hears an end.

@@ -57,7 +57,7 @@ impl Backend {
         let (api_service, resolved) = (&target.route().api_service, target.resolved());
         let wire = wire(api_service, resolved, ours)?;
         let member = |(address, standing): (&Address, &Arc<Standing>)| Member {
-            endpoint: pool.endpoint(&upstream(api_service, resolved, address, &wire)),
+            endpoint: pool.endpoint_of(&upstream(api_service, resolved, address, &wire), &target.route().connections),
             counts: metrics.endpoint(&api_service.name, &address.to_string()),
             standing: standing.clone(),
             watches: history.watches(address),

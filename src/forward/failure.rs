@@ -100,6 +100,7 @@ fn said(reason: &str) -> &'static str {
         "NotTLS" => "its endpoint does not speak TLS",
         "StreamRefused" => "it refused the request before beginning it",
         "TooManyStreams" => "too many requests are open to it",
+        "TooManyConnections" => "it has as many connections as it may have",
         "NoEndpoints" => "it has no endpoint that answers",
         "ConnectionClosed" => "it closed the connection",
         _ => "no connection to its endpoint can be opened",

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
-use super::index::{Hashes, Index, key, parse, parse_whole, recalled};
+use super::index::{self, Claim, Hashes, Index, key, parse, parse_whole, recalled};
 use super::own;
 use super::version2::as_version3;
 use crate::discovery::{
-    By, Contents, Document, Fetch, FetchError, Keeper, Kept, Known, Outcome, Own, Shelf, Subject, bounded,
+    All, By, Change, Contents, Document, Fetch, FetchError, Keeper, Kept, Known, Outcome, Own, Shelf, Subject, bounded,
 };
 use crate::process::{Published, Publisher};
+use crate::registry::DELEGATE;
 
 /// The running OpenAPI aggregation of all backends; dropping it ends their tasks.
 ///
@@ -26,7 +27,6 @@ pub struct OpenApi<F: Fetch + 'static> {
 struct Aggregation<F> {
     fetch: F,
     publisher: Publisher<Index>,
-    own: Own,
     shelf: Shelf,
     made: RefCell<Made>,
     /// Those whose backend is another now, and has not said yet what is known.
@@ -50,14 +50,13 @@ impl<F: Fetch + 'static> OpenApi<F> {
     /// Begins with no APIService. The index holds our own document from the start.
     /// `kept` holds what was said before.
     pub fn start(fetch: F, own: Own, kept: &Kept) -> (OpenApi<F>, Published<Index>) {
-        let (publisher, published) = Published::new(Index::new(&[], own, |_| None));
+        let (publisher, published) = Published::new(Index::empty(own));
         let shelf = kept.shelf("openapi-v3");
         (
             OpenApi {
                 keeper: Keeper::new(Aggregation {
                     fetch,
                     publisher,
-                    own,
                     shelf,
                     made: RefCell::default(),
                     moved: RefCell::default(),
@@ -73,6 +72,13 @@ impl<F: Fetch + 'static> OpenApi<F> {
     pub fn follow(&self, mut known: Vec<Known>) {
         known.retain(|one| !self.own.has_registrations() || key(one) != own::KEY);
         self.keeper.follow(known);
+    }
+
+    /// The same when nothing else changed than these.
+    pub fn follow_changes(&self, mut changes: Vec<Change>) {
+        let ours = |one: &Known| self.own.has_registrations() && key(one) == own::KEY;
+        changes.retain(|(_, now)| !now.as_ref().is_some_and(ours));
+        self.keeper.follow_changes(changes);
     }
 
     /// Asks the backend of `apiservice` again now; for when it became available.
@@ -173,13 +179,20 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         self.problems.borrow_mut().remove(name);
     }
 
-    fn publish(&self, known: &[Known], hashes: &Contents<Hashes>) {
-        let all = self.made.borrow();
-        let made = |one: &Known| Some((key(one), all.get(&one.name)?.clone()));
-        let made = known.iter().filter(|one| one.by == By::Backend).filter_map(made).collect();
-        let index = Index::new(known, self.own, |one| hashes.get(&one.name))
-            .with_made(made)
-            .with_problems(self.problems.borrow().clone());
+    fn publish(&self, known: &All, hashes: &Contents<Hashes>, changed: &BTreeSet<String>) {
+        let (made, problems) = (self.made.borrow(), self.problems.borrow());
+        let claim = |one: &Known| Claim {
+            name: one.name.clone(),
+            hash: hashes.get(&one.name).and_then(|hashes| hashes.get(&key(one))).cloned(),
+            made: made.get(&one.name).cloned(),
+        };
+        let changes = changed.iter().map(|name| {
+            let claim = known.get(name).filter(|one| one.by == By::Backend).map(claim);
+            (name.clone(), index::Change { claim, problem: problems.get(name).map(|problem| problem.as_str().into()) })
+        });
+        let offered = || known.get(DELEGATE).and_then(|_| hashes.get(DELEGATE)).cloned().unwrap_or_default();
+        let offered = changed.contains(DELEGATE).then(offered);
+        let index = self.publisher.reader().get().with(changes.collect(), offered);
         self.publisher.publish(Arc::new(index));
     }
 }
@@ -282,7 +295,7 @@ mod tests {
     }
 
     fn listed(index: &Published<Index>) -> Vec<String> {
-        let value: serde_json::Value = serde_json::from_slice(&index.get().document.json).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&index.get().document().json).unwrap();
         let urls = value["paths"].as_object().unwrap().values().map(|it| it["serverRelativeURL"].as_str().unwrap());
         urls.filter(|url| !url.contains(own::KEY))
             .map(|url| url.trim_start_matches("/openapi/v3/apis/").to_owned())

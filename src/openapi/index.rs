@@ -1,27 +1,47 @@
 //! The index at `/openapi/v3`: which documents there are, and whose. Values in, values out.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
 use super::own;
 use crate::discovery::{By, Document, FetchError, Known, Own};
+use crate::process::Sharded;
 use crate::registry::DELEGATE;
 
-/// The merged index at one moment.
-#[derive(Debug)]
+/// The merged index at one moment. The next shares with it what did not change, and its document is written when the
+/// first client asks for it.
+#[derive(Clone)]
 pub struct Index {
-    /// What is served at `/openapi/v3`.
-    pub(super) document: Document,
     /// Our own document, unless another server has it.
-    pub(super) own: Option<Document>,
-    /// Those made here of documents of version 2, by key.
-    pub(super) made: BTreeMap<String, Arc<Document>>,
+    pub(super) own: Option<Arc<Document>>,
+    /// What APIServices with a backend of their own claim, by key (`apis/<group>/<version>`).
+    claimed: Sharded<Arc<Claim>>,
+    /// What the delegate has, whoever claims it.
+    offered: Arc<Hashes>,
     /// What is wrong with what APIServices' backends say, by name.
-    problems: BTreeMap<String, String>,
-    /// Name of the APIService by key (`apis/<group>/<version>`), and whether its backend has listed the document.
-    owners: BTreeMap<String, (String, bool)>,
+    problems: Sharded<Arc<str>>,
+    document: Arc<OnceLock<Document>>,
+}
+
+/// What there is to say of an APIService with a backend of its own.
+#[derive(Clone, Default)]
+pub(super) struct Claim {
+    /// Its name.
+    pub(super) name: String,
+    /// The hash of its document, if its backend lists one.
+    pub(super) hash: Option<Hash>,
+    /// One that was made here of a document of version 2.
+    pub(super) made: Option<Arc<Document>>,
+}
+
+/// What became of an APIService.
+pub(super) struct Change {
+    /// Nothing of one that has no backend of its own, or is gone.
+    pub(super) claim: Option<Claim>,
+    /// What is wrong with what its backend says.
+    pub(super) problem: Option<Arc<str>>,
 }
 
 /// What a backend's index says about one group and version: the hash of its document; empty when it gives none.
@@ -31,81 +51,124 @@ pub(super) type Hash = String;
 pub(super) type Hashes = BTreeMap<String, Hash>;
 
 impl Index {
-    /// The index of what is `known`; `hashes` gives what the server of one said last of its documents, by their keys.
-    pub(super) fn new<'h>(known: &[Known], ours: Own, hashes: impl Fn(&Known) -> Option<&'h Hashes>) -> Index {
-        let own = ours.has_registrations().then(own::document);
-        let mut paths = BTreeMap::new();
-        let mut owners = BTreeMap::new();
-        for one in known.iter().filter(|one| one.by == By::Backend) {
-            let key = key(one);
-            let hash = hashes(one).and_then(|hashes| hashes.get(&key));
-            if let Some(hash) = hash {
-                paths.insert(key.clone(), entry(&key, hash));
-            }
-            owners.insert(key, (one.name.clone(), hash.is_some()));
-        }
-        let delegate = known.iter().find(|one| one.by == By::Itself);
-        for (key, hash) in delegate.and_then(&hashes).into_iter().flatten() {
-            if !owners.contains_key(key) {
-                paths.insert(key.clone(), entry(key, hash));
-                owners.insert(key.clone(), (DELEGATE.to_owned(), true));
-            }
-        }
-        if let Some(own) = &own {
-            paths.insert(own::KEY.to_owned(), entry(own::KEY, own.etag.to_str().unwrap_or_default().trim_matches('"')));
-            owners.remove(own::KEY);
-        }
+    /// The index of nobody else.
+    pub(super) fn empty(ours: Own) -> Index {
         Index {
-            document: Document::of(&Paths { paths }),
-            own,
-            made: BTreeMap::new(),
-            problems: BTreeMap::new(),
-            owners,
+            own: ours.has_registrations().then(|| Arc::new(own::document())),
+            claimed: Sharded::default(),
+            offered: Arc::default(),
+            problems: Sharded::default(),
+            document: Arc::default(),
         }
     }
 
-    /// The same with documents, by their keys, that are ours to serve although they are others'.
-    pub(super) fn with_made(mut self, made: BTreeMap<String, Arc<Document>>) -> Index {
-        self.owners.retain(|key, _| !made.contains_key(key));
-        self.made = made;
-        self
+    /// The same after these APIServices changed, and with what the delegate has now, if it did.
+    pub(super) fn with(&self, changes: Vec<(String, Change)>, offered: Option<Hashes>) -> Index {
+        let mut next = self.clone();
+        if let Some(offered) = offered {
+            next.offered = Arc::new(offered);
+            next.document = Arc::default();
+        }
+        for (name, Change { claim, problem }) in changes {
+            match problem {
+                Some(problem) => next.problems.insert(&name, problem),
+                None => next.problems.remove(&name),
+            }
+            let key = key_of(&name);
+            let before = next.claimed.get(&key);
+            let same = before.map(|before| &before.hash) == claim.as_ref().map(|claim| &claim.hash);
+            if !same {
+                next.document = Arc::default();
+            }
+            match claim {
+                Some(claim) => next.claimed.insert(&key, Arc::new(claim)),
+                None => next.claimed.remove(&key),
+            }
+        }
+        next
     }
 
-    /// The same with what is wrong.
-    pub(super) fn with_problems(self, problems: BTreeMap<String, String>) -> Index {
-        Index { problems, ..self }
+    /// What is served at `/openapi/v3`.
+    pub(super) fn document(&self) -> &Document {
+        self.document.get_or_init(|| {
+            let mut paths = BTreeMap::new();
+            for (key, hash) in self.offered.iter().filter(|(key, _)| self.claimed.get(key).is_none()) {
+                paths.insert(key.clone(), entry(key, hash));
+            }
+            for claim in self.claimed.values() {
+                if let Some(hash) = &claim.hash {
+                    let key = key_of(&claim.name);
+                    paths.insert(key.clone(), entry(&key, hash));
+                }
+            }
+            if let Some(own) = &self.own {
+                let hash = own.etag.to_str().unwrap_or_default().trim_matches('"');
+                paths.insert(own::KEY.to_owned(), entry(own::KEY, hash));
+            }
+            Document::of(&Paths { paths })
+        })
     }
 
     /// What is wrong with what backends say, by name of the APIService; what they said before is served.
-    pub fn problems(&self) -> &BTreeMap<String, String> {
-        &self.problems
+    pub fn problems(&self) -> BTreeMap<&str, &str> {
+        self.problems.names().filter_map(|name| Some((name, self.problems.get(name)?.as_ref()))).collect()
     }
 
     /// The APIService whose backend has the document at `path`, if it is `/openapi/v3/<key>` of one that is
     /// registered. Relay such a request to it with what [`super::split_hash`] leaves of the query.
     pub fn owner(&self, path: &str) -> Option<&str> {
-        let key = path.strip_prefix("/openapi/v3/")?;
-        self.owners.get(key.strip_suffix('/').unwrap_or(key)).map(|(name, _)| name.as_str())
+        let key = key_in(path)?;
+        if self.is_own(key) {
+            return None;
+        }
+        match self.claimed.get(key) {
+            Some(claim) => claim.made.is_none().then_some(&claim.name),
+            None => self.offered.contains_key(key).then_some(DELEGATE),
+        }
     }
 
     /// Whether `path` is a document that we have ourselves.
     pub fn answer_for(&self, path: &str) -> bool {
-        let Some(key) = path.strip_prefix("/openapi/v3/").map(|key| key.strip_suffix('/').unwrap_or(key)) else {
-            return false;
-        };
-        self.own.is_some() && key == own::KEY || self.made.contains_key(key)
+        key_in(path).is_some_and(|key| self.is_own(key) || self.made(key).is_some())
     }
 
     /// Whether the document of `key` (`apis/<group>/<version>`) is in the index, because its backend has listed it.
     pub fn lists(&self, key: &str) -> bool {
-        self.owners.get(key).is_some_and(|(_, listed)| *listed) || self.made.contains_key(key)
+        match self.claimed.get(key) {
+            _ if self.is_own(key) => false,
+            Some(claim) => claim.hash.is_some() || claim.made.is_some(),
+            None => self.offered.contains_key(key),
+        }
+    }
+
+    /// The document of `key` that was made here of another's.
+    pub(super) fn made(&self, key: &str) -> Option<&Document> {
+        self.claimed.get(key)?.made.as_deref()
+    }
+
+    fn is_own(&self, key: &str) -> bool {
+        self.own.is_some() && key == own::KEY
+    }
+}
+
+/// The key in the path of a document.
+fn key_in(path: &str) -> Option<&str> {
+    let key = path.strip_prefix("/openapi/v3/")?;
+    Some(key.strip_suffix('/').unwrap_or(key))
+}
+
+/// The key under which an index lists the document of the APIService `name`; a version has no dot.
+fn key_of(name: &str) -> String {
+    match name.split_once('.') {
+        Some((version, group)) if !group.is_empty() => format!("apis/{group}/{version}"),
+        Some((version, _)) => format!("api/{version}"),
+        None => name.to_owned(),
     }
 }
 
 /// The key under which an index lists the document of `known`.
 pub(super) fn key(known: &Known) -> String {
-    let version = &known.version;
-    if known.group.is_empty() { format!("api/{version}") } else { format!("apis/{}/{version}", known.group) }
+    key_of(&known.name)
 }
 
 /// Reads the index of a backend: the hashes of the documents of `claims` that it lists, by name of the APIService.
@@ -197,6 +260,21 @@ pub(super) mod tests {
         }
     }
 
+    /// The index of what is `known`; `hashes` gives what the server of one said last of its documents, by their keys.
+    pub(in super::super) fn index<'h>(
+        known: &[Known],
+        ours: Own,
+        hashes: impl Fn(&Known) -> Option<&'h Hashes>,
+    ) -> Index {
+        let claims = known.iter().filter(|one| one.by == By::Backend).map(|one| {
+            let hash = hashes(one).and_then(|hashes| hashes.get(&key(one))).cloned();
+            let claim = Some(Claim { name: one.name.clone(), hash, made: None });
+            (one.name.clone(), Change { claim, problem: None })
+        });
+        let offered = known.iter().find(|one| one.by == By::Itself).and_then(|one| hashes(one)).cloned();
+        Index::empty(ours).with(claims.collect(), offered)
+    }
+
     fn listing(key: &str, url: &str) -> String {
         format!(r#"{{"paths":{{"{key}":{{"serverRelativeURL":"{url}"}}}}}}"#)
     }
@@ -250,8 +328,8 @@ pub(super) mod tests {
             known("apiregistration.k8s.io", "v1", "evil"),
         ];
         let hashes = BTreeMap::from(["apis/g/v1", "api/v1"].map(|key| (key.to_owned(), "ABC".to_owned())));
-        let index = Index::new(&known, Own::default(), |_| Some(&hashes));
-        let listed: serde_json::Value = serde_json::from_slice(&index.document.json).unwrap();
+        let index = index(&known, Own::default(), |_| Some(&hashes));
+        let listed: serde_json::Value = serde_json::from_slice(&index.document().json).unwrap();
         let keys: Vec<_> = listed["paths"].as_object().unwrap().keys().collect();
         assert_eq!(keys, ["api/v1", "apis/apiregistration.k8s.io/v1", "apis/g/v1"]);
         assert_eq!(listed["paths"]["apis/g/v1"]["serverRelativeURL"], "/openapi/v3/apis/g/v1?hash=ABC");
@@ -285,9 +363,9 @@ pub(super) mod tests {
         let offered = parse_whole(said.as_bytes()).unwrap();
         let claimed = Hashes::from([("apis/g/v1".to_owned(), "OURS".to_owned())]);
         let known = [known("g", "v1", "a"), Known { by: By::Itself, name: DELEGATE.into(), ..known("", "", "d") }];
-        let index = |own| Index::new(&known, own, |one| Some(if one.by == By::Itself { &offered } else { &claimed }));
+        let index = |own| index(&known, own, |one| Some(if one.by == By::Itself { &offered } else { &claimed }));
         let listed = |index: &Index| {
-            let listed: serde_json::Value = serde_json::from_slice(&index.document.json).unwrap();
+            let listed: serde_json::Value = serde_json::from_slice(&index.document().json).unwrap();
             let urls = listed["paths"].as_object().unwrap().values();
             urls.map(|it| it["serverRelativeURL"].as_str().unwrap()["/openapi/v3/".len()..].to_owned())
                 .collect::<Vec<_>>()
@@ -302,6 +380,23 @@ pub(super) mod tests {
         let theirs = index(Own { registrations_elsewhere: true, ..Own::default() });
         assert_eq!(theirs.owner("/openapi/v3/apis/apiregistration.k8s.io/v1"), Some(DELEGATE));
         assert_eq!(listed(&theirs)[0], "apis/apiregistration.k8s.io/v1?hash=4");
+    }
+
+    #[test]
+    fn a_change_writes_the_document_anew_only_if_it_is_in_it() {
+        let change = |hash: &str, problem: Option<&str>| {
+            let claim = Claim { name: "v1.g".to_owned(), hash: Some(hash.to_owned()), made: None };
+            vec![("v1.g".to_owned(), Change { claim: Some(claim), problem: problem.map(Arc::from) })]
+        };
+        let first = Index::empty(Own::default()).with(change("A", None), None);
+        let second = first.with(change("A", Some("it is slow")), None);
+        assert!(std::ptr::eq(first.document(), second.document()));
+        assert_eq!(second.problems(), BTreeMap::from([("v1.g", "it is slow")]));
+        let third = second.with(change("B", None), None);
+        let said = |index: &Index| String::from_utf8(index.document().json.to_vec()).unwrap();
+        assert!(said(&second).contains("?hash=A") && said(&third).contains("?hash=B") && third.problems().is_empty());
+        let gone = third.with(vec![("v1.g".to_owned(), Change { claim: None, problem: None })], None);
+        assert!(!said(&gone).contains("apis/g/v1") && gone.owner("/openapi/v3/apis/g/v1").is_none());
     }
 
     #[test]

@@ -27,9 +27,9 @@ pub fn answer(
     }
     let key = key.trim_start_matches('/');
     let document = match key.strip_suffix('/').unwrap_or(key) {
-        "" => Some(&index.document),
-        super::own::KEY if index.own.is_some() => index.own.as_ref(),
-        key => index.made.get(key).map(|made| &**made),
+        "" => Some(index.document()),
+        super::own::KEY if index.own.is_some() => index.own.as_deref(),
+        key => index.made(key),
     };
     let Some(document) = document else {
         return Some(Err(Refusal::new(Blame::Client, Status::not_found())));
@@ -56,7 +56,7 @@ mod tests {
     use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH};
     use http::{HeaderName, HeaderValue};
 
-    use super::super::index::tests::known;
+    use super::super::index::tests::{index, known};
     use super::*;
     use crate::discovery::Own;
 
@@ -66,7 +66,7 @@ mod tests {
         query: Option<&str>,
         header: Option<(HeaderName, &HeaderValue)>,
     ) -> Option<Result<Response<Body>, Refusal>> {
-        let index = Index::new(&[known("g", "v1", "a")], Own::default(), |_| None);
+        let index = index(&[known("g", "v1", "a")], Own::default(), |_| None);
         let headers = header.into_iter().map(|(name, value)| (name, value.clone())).collect();
         answer(&index, method, path, query, &headers)
     }

@@ -84,6 +84,8 @@ const PREFIX: &str = "narthex.dev/";
 
 /// The annotation that names a URL instead of a Service.
 pub(super) const URL: &str = "narthex.dev/url";
+/// The annotation that names files, so that an APIService may be another although its manifest is the same.
+pub(super) const CLIENT_CERTIFICATE: &str = "client-certificate";
 
 const KNOWN: [&str; 15] = [
     "url",
@@ -100,7 +102,7 @@ const KNOWN: [&str; 15] = [
     "probe-interval",
     "probe-timeout",
     "egress",
-    "client-certificate",
+    CLIENT_CERTIFICATE,
 ];
 
 /// No wait of ours is longer; what is meant to be endless says so with `long-running`.
@@ -188,7 +190,7 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
             // As selections are compared (`k8s.io/apiserver/pkg/server/egressselector`).
             ours.egress = value.to_ascii_lowercase();
         }
-        "client-certificate" => ours.client_certificate = Some(below(&settings.dir, value)?),
+        CLIENT_CERTIFICATE => ours.client_certificate = Some(below(&settings.dir, value)?),
         // Read together with spec.service.
         "url" => {}
         _ => {

@@ -12,6 +12,7 @@ use super::manifest::{self, ApiServiceManifest, ServiceRef};
 use super::names;
 use super::service::Origin;
 use super::snapshot::Settings;
+use super::source::service_key;
 use super::url_backend::UrlBackend;
 use crate::process::Document;
 use crate::process::{Problem, Problems};
@@ -93,11 +94,12 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Whether it is one of these Services, as [`super::Registry::only_endpoints_since`] names them.
-    pub fn is_one_of(&self, services: &[&str]) -> bool {
-        let Backend::Service(reference) = self else { return false };
-        let is = |service: &&str| service.split_once('/') == Some((&reference.namespace, &reference.name));
-        services.iter().any(is)
+    /// The Service behind it as a key; nothing if it is none.
+    pub(super) fn key(&self) -> Option<String> {
+        match self {
+            Backend::Service(reference) => Some(service_key(&reference.namespace, &reference.name)),
+            Backend::Local | Backend::Url(_) => None,
+        }
     }
 }
 

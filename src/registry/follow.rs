@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::cluster::{ClusterState, Followed, Statuses, Watching};
 use super::last_good::LastGood;
 use super::scan::Scan;
-use super::snapshot::{Contents, Registry, Settings, service_key};
+use super::snapshot::{News, Registry, Settings};
+use super::source::{Layers, Source, Touched};
 use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
 
 /// A registry directory that was right when it was opened.
@@ -22,9 +23,29 @@ impl Directory {
         // Before the first reading, so that no change falls between.
         let follower = Follower::directory(&settings.dir);
         let mut state = LastGood::new(settings.clone());
-        let mut registry = state.update(Scan::of(&settings.dir));
-        let registry = std::mem::take(&mut registry.problems).or(registry)?;
+        state.update(Scan::of(&settings.dir));
+        let registry = state.problems().or(Registry::of(Layers::only(&state)))?;
         Ok((Directory { settings, state, follower }, registry))
+    }
+
+    /// Reads what changed; says which objects may be others.
+    fn update(&mut self) -> Touched {
+        let scan = match self.follower.take_changed() {
+            Some(mut paths) => {
+                paths.extend(self.state.dependent().cloned());
+                Scan::some(paths)
+            }
+            None => Scan::of(&self.settings.dir),
+        };
+        self.state.update(scan)
+    }
+
+    /// Tells who follows a kube-apiserver which Services are named here.
+    fn tell(&self, cluster: Option<&Followed>, touched: &Touched) {
+        let Some(cluster) = cluster else { return };
+        for name in &touched.api_services {
+            cluster.also(name, self.state.api_service(name).as_ref().map(|(_, one)| one.as_ref()));
+        }
     }
 }
 
@@ -42,62 +63,62 @@ impl Following {
     pub async fn run(self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
         let Following { mut directory, cluster } = self;
         let mut cluster = cluster.map(|(cluster, state, statuses)| cluster.begin(state, statuses));
-        let mut telling = Telling::of(&publisher.reader().get());
-        // What a directory says alone is published already.
+        let mut registry = Registry::clone(&publisher.reader().get());
+        // What the directory says alone is published already.
+        tell_warnings(&registry.warnings());
+        if let Some(directory) = &directory {
+            directory.tell(cluster.as_ref(), &directory.state.all());
+        }
         let mut problems = (Problems::default(), Problems::default());
         loop {
-            let mut whole = true;
+            let mut touched = Touched::default();
             tokio::select! {
                 () = changed(directory.as_mut()) => {
                     if let Some(directory) = &mut directory {
-                        problems.0 = directory.state.update(Scan::of(&directory.settings.dir)).problems;
+                        touched = directory.update();
+                        directory.tell(cluster.as_ref(), &touched);
+                        problems.0 = directory.state.problems();
                     }
                 }
-                () = said(cluster.as_ref()) => whole = false,
+                () = said(cluster.as_ref()) => {}
                 () = drain.reached(Phase::Ending) => return,
             }
-            // What comes most often is endpoints, and that costs what they are.
-            if let (false, Some((theirs, changed))) = (whole, cluster.as_mut().and_then(Followed::take_endpoints)) {
-                let changed = changed.into_iter().filter(|((namespace, name), _)| {
-                    !directory.as_ref().is_some_and(|directory| directory.state.has_service(namespace, name))
-                });
-                let changed: Vec<_> =
-                    changed.map(|((namespace, name), slices)| (service_key(&namespace, &name), slices)).collect();
-                if !changed.is_empty() {
-                    let version = directory.as_ref().map_or(0, |directory| directory.state.version) + theirs;
-                    let registry = publisher.reader().get().with_endpoints(version, changed);
-                    tracing::debug!(version, "endpoints changed");
-                    publisher.publish(Arc::new(registry));
-                }
-                continue;
+            let mut complete = true;
+            if let Some(cluster) = &mut cluster {
+                let taken = cluster.take();
+                touched.extend(taken.touched);
+                (problems.1, complete) = (taken.problems, taken.complete);
             }
-            let ours = directory.as_ref().map(|directory| directory.state.contents()).unwrap_or_default();
-            let mut version = directory.as_ref().map_or(0, |directory| directory.state.version);
-            let (contents, hidden, complete) = match &mut cluster {
-                None => (ours, Vec::new(), true),
-                Some(cluster) => {
-                    let taken = cluster.take(ours.api_services.iter().map(|(_, one)| one.as_ref()));
-                    problems.1 = taken.problems;
-                    version += taken.version;
-                    // Half a picture would refuse what is only not known yet.
-                    let theirs = if taken.complete { taken.contents } else { Contents::default() };
-                    let (contents, hidden) = ours.over(theirs);
-                    (contents, hidden, taken.complete)
+            let news = {
+                let known = cluster.as_ref().map(Followed::known);
+                let upper = directory.as_ref().map(|directory| &directory.state as &dyn Source);
+                // Half a picture would refuse what is only not known yet.
+                let layers = Layers { upper, lower: known.as_deref().filter(|_| complete) };
+                if complete && !registry.complete {
+                    touched.extend(layers.all());
                 }
+                registry.look(&touched, layers)
             };
             let now = Problems(problems.0.0.iter().chain(&problems.1.0).cloned().collect());
-            let before = publisher.reader().get();
-            if (version, &now, complete) == (before.version, &before.problems, before.complete) {
+            let (same_problems, same_completeness) = (*registry.problems == now, registry.complete == complete);
+            if news.is_none() && same_problems && same_completeness {
                 continue;
             }
-            let mut registry = Registry::of(contents);
-            registry.is_version(version);
-            (registry.problems, registry.complete) = (now, complete);
-            Arc::make_mut(&mut registry.warnings).extend(hidden.into_iter().map(|place| {
-                Problem::new(place, "the registry directory has one of the same name, which is used instead")
-            }));
-            telling.tell(&registry, &mut mistake);
-            publisher.publish(Arc::new(registry));
+            if !same_problems {
+                tell_problems(&registry.problems, &now, &mut mistake);
+                registry.problems = Arc::new(now);
+            }
+            registry.complete = complete;
+            registry.version += u64::from(news.is_none() && !same_completeness);
+            if let Some(News { only_endpoints, warnings }) = news {
+                if only_endpoints {
+                    tracing::debug!(version = registry.version, "endpoints changed");
+                } else {
+                    tracing::info!(api_services = registry.len(), "registry changed");
+                }
+                tell_warnings(&warnings);
+            }
+            publisher.publish(Arc::new(registry.clone()));
         }
     }
 }
@@ -116,38 +137,18 @@ async fn said(cluster: Option<&Followed>) {
     }
 }
 
-/// What the log was told.
-struct Telling {
-    problems: Problems,
-    warnings: Arc<Vec<Problem>>,
-    version: u64,
-}
-
-impl Telling {
-    fn of(registry: &Registry) -> Telling {
-        warn_of_new(&registry.warnings, &[]);
-        Telling { problems: Problems::default(), warnings: registry.warnings.clone(), version: registry.version }
+fn tell_problems(before: &Problems, now: &Problems, mistake: &mut impl FnMut(&Problem)) {
+    for problem in now.0.iter().filter(|problem| !before.0.contains(problem)) {
+        tracing::warn!("registry: {problem}; what was right before stays");
+        mistake(problem);
     }
-
-    fn tell(&mut self, registry: &Registry, mistake: &mut impl FnMut(&Problem)) {
-        for problem in registry.problems.0.iter().filter(|problem| !self.problems.0.contains(problem)) {
-            tracing::warn!("registry: {problem}; what was right before stays");
-            mistake(problem);
-        }
-        if registry.problems.0.is_empty() && !self.problems.0.is_empty() {
-            tracing::info!("registry: all mistakes are mended");
-        }
-        if registry.version != self.version {
-            tracing::info!(api_services = registry.api_services.len(), "registry changed");
-        }
-        warn_of_new(&registry.warnings, &self.warnings);
-        self.warnings.clone_from(&registry.warnings);
-        (self.problems, self.version) = (registry.problems.clone(), registry.version);
+    if now.0.is_empty() {
+        tracing::info!("registry: all mistakes are mended");
     }
 }
 
-fn warn_of_new(warnings: &[Problem], known: &[Problem]) {
-    for warning in warnings.iter().filter(|warning| !known.contains(warning)) {
+fn tell_warnings(warnings: &[Problem]) {
+    for warning in warnings {
         tracing::warn!("registry: {warning}");
     }
 }
@@ -184,15 +185,15 @@ mod tests {
         let mut mistakes = 0;
         let scenario = async {
             fs::write(&file, local(7)).unwrap();
-            until(&mut published, |now| now.api_services[0].group_priority_minimum == 7).await;
+            until(&mut published, |now| now.in_order()[0].group_priority_minimum == 7).await;
             fs::write(&file, local(0)).unwrap();
             until(&mut published, |now| now.problems.0.len() == 1).await;
-            assert_eq!(published.get().api_services[0].group_priority_minimum, 7);
+            assert_eq!(published.get().in_order()[0].group_priority_minimum, 7);
             fs::write(dir.path().join("b.yaml"), api_service("v1.b.io", "groupPriorityMinimum: 1, versionPriority: 1"))
                 .unwrap();
-            until(&mut published, |now| now.api_services.len() == 2).await;
+            until(&mut published, |now| now.len() == 2).await;
             fs::remove_file(&file).unwrap();
-            until(&mut published, |now| now.api_services.len() == 1 && now.problems.0.is_empty()).await;
+            until(&mut published, |now| now.len() == 1 && now.problems.0.is_empty()).await;
             drainer.advance(Phase::Ending);
         };
         let following = Following { directory: Some(directory), cluster: None };

@@ -1,16 +1,19 @@
 //! The objects as they last were when they were right, kept while their files are wrong.
+//!
+//! A change of one file costs what is in it, and whatever in other files has the same names.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::annotations::nearest;
+use super::annotations::{self, nearest};
 use super::api_service::ApiService;
 use super::endpoints::EndpointSlice;
-use super::scan::Scan;
+use super::scan::{ManifestFile, Scan};
 use super::service::Service;
-use super::snapshot::{Contents, Registry, Settings};
+use super::snapshot::{Registry, Settings};
+use super::source::{Layers, Source, Touched, of_key, service_key};
 use crate::process::{Document, documents, is_json};
 use crate::process::{Problem, Problems};
 
@@ -18,13 +21,33 @@ use crate::process::{Problem, Problems};
 /// anything in a file is wrong, nothing that came from that file goes.
 pub(super) struct LastGood {
     settings: Settings,
+    files: BTreeMap<PathBuf, Judged>,
+    /// Where a right object of a name stands now, in the order of files.
+    claims: BTreeMap<Key, Vec<Known>>,
+    /// What counts of them, and what once did and stays.
     objects: BTreeMap<Key, Known>,
-    pub(super) version: u64,
+    /// The names of `objects` by the file that they came from.
+    came_from: BTreeMap<PathBuf, BTreeSet<Key>>,
+    /// The names of endpoints among `objects` by the key of their Service.
+    endpoints: BTreeMap<String, BTreeSet<Key>>,
+    /// What is there more than once: the files of those that do not count, and what there is to say of them.
+    twice: BTreeMap<Key, Vec<(PathBuf, Problem)>>,
+    /// Files in which anything is wrong, and how much.
+    wrong: BTreeMap<PathBuf, usize>,
 }
 
 /// Kind, namespace, name.
 type Key = (&'static str, String, String);
 
+/// What a file said when it was last read.
+struct Judged {
+    names: BTreeSet<Key>,
+    problems: Vec<Problem>,
+    /// Whether it names other files, so that it may say something else although it is the same.
+    depends: bool,
+}
+
+#[derive(Clone)]
 struct Known {
     file: PathBuf,
     place: String,
@@ -40,73 +63,186 @@ enum Object {
 
 /// Kinds, and the versions of them that we read.
 const KINDS: [(&str, &str); 4] = [
-    ("APIService", "apiregistration.k8s.io/v1"),
-    ("Service", "v1"),
+    (API_SERVICE, "apiregistration.k8s.io/v1"),
+    (SERVICE, "v1"),
     ("EndpointSlice", "discovery.k8s.io/v1"),
     ("Endpoints", "v1"),
 ];
+const API_SERVICE: &str = "APIService";
+const SERVICE: &str = "Service";
 
 impl LastGood {
     pub(super) fn new(settings: Settings) -> LastGood {
-        LastGood { settings, objects: BTreeMap::new(), version: 0 }
+        LastGood {
+            settings,
+            files: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            came_from: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            twice: BTreeMap::new(),
+            wrong: BTreeMap::new(),
+        }
     }
 
-    /// The registry that `scan` makes of what was known before.
-    pub(super) fn update(&mut self, scan: Scan) -> Registry {
-        let mut problems = Problems::default();
-        let mut wrong_files: Vec<PathBuf> = Vec::new();
-        let mut objects: BTreeMap<Key, Known> = BTreeMap::new();
+    /// The registry that `scan` makes, if nothing is wrong with it.
+    pub(super) fn of(settings: Settings, scan: Scan) -> Result<Registry, Problems> {
+        let mut state = LastGood::new(settings);
+        state.update(scan);
+        state.problems().or(Registry::of(Layers::only(&state)))
+    }
+
+    /// The files that have to be read again when any other changes.
+    pub(super) fn dependent(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().filter(|(_, judged)| judged.depends).map(|(path, _)| path)
+    }
+
+    /// Takes over what stands in files now. Says which objects may be others.
+    pub(super) fn update(&mut self, scan: Scan) -> Touched {
+        let there: BTreeSet<&Path> = scan.files.iter().map(|file| file.path.as_path()).collect();
+        let mut gone: Vec<PathBuf> = match &scan.only {
+            None => self.files.keys().cloned().collect(),
+            Some(paths) => paths.iter().filter(|path| self.files.contains_key(*path)).cloned().collect(),
+        };
+        gone.retain(|path| !there.contains(path.as_path()));
+        let mut names = BTreeSet::new();
+        for path in gone {
+            self.forget(&path, &mut names);
+        }
         for file in scan.files {
-            let before = problems.0.len();
-            if let Some(text) = problems.keep(file.text) {
-                let (found, mut wrong) = documents(&file.path.display().to_string(), &text, is_json(&file.path));
-                problems.0.append(&mut wrong.0);
-                for document in found {
-                    let place = document.place.clone();
-                    let Some(object) = self.judge(document, file.modified, &mut problems) else { continue };
-                    self.place(Known { file: file.path.clone(), place, object }, &mut objects, &mut problems);
-                }
-            }
-            if problems.0.len() > before {
-                wrong_files.push(file.path);
+            self.forget(&file.path, &mut names);
+            self.read_file(file, &mut names);
+        }
+        let mut touched = Touched::default();
+        // Who has a name that is there already is wrong, and what came from their file stays: so those first.
+        let mut unclaimed = BTreeSet::new();
+        for key in names {
+            let claims = self.claims.get(&key).map(Vec::as_slice).unwrap_or_default();
+            let (chosen, twice) = choose(claims, self.objects.get(&key));
+            self.says_twice(&key, twice, &mut unclaimed);
+            match chosen {
+                Some(chosen) => self.put(key, chosen, &mut touched),
+                None => drop(unclaimed.insert(key)),
             }
         }
-        let mut changed = self.version == 0 || objects.keys().any(|key| !self.objects.contains_key(key));
-        for (key, old) in std::mem::take(&mut self.objects) {
-            match objects.get_mut(&key) {
-                Some(new) if new.object.same(&old.object) => new.object = old.object,
-                Some(_) => changed = true,
-                // A path that cannot be read may be a directory: whatever was below it is not gone.
-                None if wrong_files.iter().any(|wrong| old.file.starts_with(wrong)) => {
-                    objects.insert(key, old);
-                }
-                None => changed = true,
+        for key in unclaimed {
+            let Some(known) = self.objects.get(&key).filter(|_| !self.claims.contains_key(&key)) else { continue };
+            // A path that cannot be read may be a directory: whatever was below it is not gone.
+            if !known.file.ancestors().any(|path| self.wrong.contains_key(path)) {
+                self.remove(&key, &mut touched);
             }
         }
-        self.objects = objects;
-        self.version += u64::from(changed);
-        let mut registry = Registry::of(self.contents());
-        registry.problems = problems;
-        registry.is_version(self.version);
-        registry
+        touched
     }
 
-    /// Whether this Service is known.
-    pub(super) fn has_service(&self, namespace: &str, name: &str) -> bool {
-        self.objects.contains_key(&("Service", namespace.to_owned(), name.to_owned()))
+    /// What is wrong, in the order of files.
+    pub(super) fn problems(&self) -> Problems {
+        let mut all: BTreeMap<&Path, Vec<&Problem>> = BTreeMap::new();
+        for path in self.wrong.keys() {
+            let problems = self.files.get(path).map(|judged| judged.problems.as_slice()).unwrap_or_default();
+            all.entry(path).or_default().extend(problems);
+        }
+        for (path, problem) in self.twice.values().flatten() {
+            all.entry(path).or_default().push(problem);
+        }
+        Problems(all.into_values().flatten().cloned().collect())
     }
 
-    /// What is known.
-    pub(super) fn contents(&self) -> Contents {
-        let mut contents = Contents::default();
-        for known in self.objects.values() {
-            match &known.object {
-                Object::ApiService(one) => contents.api_services.push((known.place.clone(), one.clone())),
-                Object::Service(one) => contents.services.push(one.clone()),
-                Object::EndpointSlice(one) => contents.endpoint_slices.push(one.clone()),
+    /// What the file said counts no more.
+    fn forget(&mut self, path: &Path, names: &mut BTreeSet<Key>) {
+        let Some(judged) = self.files.remove(path) else { return };
+        for key in &judged.names {
+            if let Some(claims) = self.claims.get_mut(key) {
+                claims.retain(|claim| claim.file != path);
+                if claims.is_empty() {
+                    self.claims.remove(key);
+                }
             }
         }
-        contents
+        names.extend(judged.names);
+        if !judged.problems.is_empty() {
+            self.is_less_wrong(path, names);
+        }
+    }
+
+    /// One thing less is wrong with a file. If that was the last, `names` gets those that only stayed because of it.
+    fn is_less_wrong(&mut self, path: &Path, names: &mut BTreeSet<Key>) {
+        let Some(count) = self.wrong.get_mut(path) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.wrong.remove(path);
+            let below = self.came_from.range(path.to_owned()..).take_while(|(file, _)| file.starts_with(path));
+            names.extend(below.flat_map(|(_, keys)| keys).filter(|key| !self.claims.contains_key(*key)).cloned());
+        }
+    }
+
+    fn read_file(&mut self, file: ManifestFile, names: &mut BTreeSet<Key>) {
+        let ManifestFile { path, text, modified } = file;
+        let mut problems = Problems::default();
+        let mut judged = Judged { names: BTreeSet::new(), problems: Vec::new(), depends: false };
+        if let Some(text) = problems.keep(text) {
+            judged.depends = text.contains(annotations::CLIENT_CERTIFICATE);
+            let (found, mut wrong) = documents(&path.display().to_string(), &text, is_json(&path));
+            problems.0.append(&mut wrong.0);
+            for document in found {
+                let place = document.place.clone();
+                let Some(object) = self.judge(document, modified, &mut problems) else { continue };
+                let key = object.key();
+                let claims = self.claims.entry(key.clone()).or_default();
+                // Behind those of the files before it, and those before it in its own.
+                let at = claims.partition_point(|claim| claim.file <= path);
+                claims.insert(at, Known { file: path.clone(), place, object });
+                names.insert(key.clone());
+                judged.names.insert(key);
+            }
+        }
+        judged.problems = problems.0;
+        if !judged.problems.is_empty() {
+            *self.wrong.entry(path.clone()).or_default() += 1;
+        }
+        // What came from it and stands there no more was claimed before, or stayed because something was wrong.
+        self.files.insert(path, judged);
+    }
+
+    fn says_twice(&mut self, key: &Key, twice: Vec<(PathBuf, Problem)>, unclaimed: &mut BTreeSet<Key>) {
+        for (path, _) in &twice {
+            *self.wrong.entry(path.clone()).or_default() += 1;
+        }
+        let before = match twice.is_empty() {
+            true => self.twice.remove(key),
+            false => self.twice.insert(key.clone(), twice),
+        };
+        for (path, _) in before.into_iter().flatten() {
+            self.is_less_wrong(&path, unclaimed);
+        }
+    }
+
+    fn put(&mut self, key: Key, mut known: Known, touched: &mut Touched) {
+        if let Some(before) = self.objects.get(&key) {
+            let same = known.object.same(&before.object);
+            if same {
+                known.object = before.object.clone();
+            }
+            if same && known.place == before.place && known.file == before.file {
+                return;
+            }
+            self.remove(&key, touched);
+        }
+        touched.touch(&known.object);
+        if let Object::EndpointSlice(one) = &known.object {
+            self.endpoints.entry(service_key(&one.namespace, &one.service)).or_default().insert(key.clone());
+        }
+        self.came_from.entry(known.file.clone()).or_default().insert(key.clone());
+        self.objects.insert(key, known);
+    }
+
+    fn remove(&mut self, key: &Key, touched: &mut Touched) {
+        let Some(known) = self.objects.remove(key) else { return };
+        touched.touch(&known.object);
+        without(&mut self.came_from, &known.file, key);
+        if let Object::EndpointSlice(one) = &known.object {
+            without(&mut self.endpoints, &service_key(&one.namespace, &one.service), key);
+        }
     }
 
     fn judge(&self, document: Document, modified: SystemTime, problems: &mut Problems) -> Option<Object> {
@@ -155,21 +291,73 @@ impl LastGood {
             _ => EndpointSlice::read_endpoints(document, problems).map(Object::endpoint_slice),
         }
     }
+}
 
-    /// Adds `new`. Of two with the same name the one stays that was there before, else the first.
-    fn place(&self, new: Known, objects: &mut BTreeMap<Key, Known>, problems: &mut Problems) {
-        let key = new.object.key();
-        let Some(other) = objects.get_mut(&key) else {
-            objects.insert(key, new);
-            return;
+/// Which of those with the same name counts, and what there is to say of the others, by their files: of two the one
+/// stays that was there `before`, else the first.
+fn choose(claims: &[Known], before: Option<&Known>) -> (Option<Known>, Vec<(PathBuf, Problem)>) {
+    let Some((first, others)) = claims.split_first() else { return (None, Vec::new()) };
+    let (mut chosen, mut twice) = (first, Vec::new());
+    for new in others {
+        let was = before.is_some_and(|before| before.file == new.file && before.file != chosen.file);
+        let passed_over = if was { std::mem::replace(&mut chosen, new) } else { new };
+        let message = format!("the same object is already in {}", chosen.place);
+        twice.push((passed_over.file.clone(), Problem::field(&passed_over.place, "metadata.name", message)));
+    }
+    (Some(chosen.clone()), twice)
+}
+
+fn without<K: Ord + Clone>(all: &mut BTreeMap<K, BTreeSet<Key>>, of: &K, key: &Key) {
+    if let Some(keys) = all.get_mut(of) {
+        keys.remove(key);
+        if keys.is_empty() {
+            all.remove(of);
+        }
+    }
+}
+
+impl Source for LastGood {
+    fn api_service(&self, name: &str) -> Option<(String, Arc<ApiService>)> {
+        match self.objects.get(&(API_SERVICE, String::new(), name.to_owned()))? {
+            Known { place, object: Object::ApiService(one), .. } => Some((place.clone(), one.clone())),
+            _ => None,
+        }
+    }
+
+    fn service(&self, key: &str) -> Option<Arc<Service>> {
+        let (namespace, name) = of_key(key);
+        match &self.objects.get(&(SERVICE, namespace.to_owned(), name.to_owned()))?.object {
+            Object::Service(one) => Some(one.clone()),
+            _ => None,
+        }
+    }
+
+    fn endpoint_slices(&self, key: &str) -> Vec<Arc<EndpointSlice>> {
+        let slice = |key: &Key| match &self.objects.get(key)?.object {
+            Object::EndpointSlice(one) => Some(one.clone()),
+            _ => None,
         };
-        let (twice, first) = match self.objects.get(&key) {
-            Some(before) if before.file == new.file && before.file != other.file => {
-                (std::mem::replace(&mut *other, new).place, other.place.clone())
-            }
-            _ => (new.place, other.place.clone()),
-        };
-        problems.0.push(Problem::field(twice, "metadata.name", format_args!("the same object is already in {first}")));
+        self.endpoints.get(key).into_iter().flatten().filter_map(slice).collect()
+    }
+
+    fn trouble(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn all(&self) -> Touched {
+        let mut all = Touched::default();
+        self.objects.values().for_each(|known| all.touch(&known.object));
+        all
+    }
+}
+
+impl Touched {
+    fn touch(&mut self, object: &Object) {
+        match object {
+            Object::ApiService(one) => drop(self.api_services.insert(one.name.clone())),
+            Object::Service(one) => drop(self.services.insert(service_key(&one.namespace, &one.name))),
+            Object::EndpointSlice(one) => drop(self.services.insert(service_key(&one.namespace, &one.service))),
+        }
     }
 }
 
@@ -224,8 +412,8 @@ impl Object {
 
     fn key(&self) -> Key {
         match self {
-            Object::ApiService(one) => ("APIService", String::new(), one.name.clone()),
-            Object::Service(one) => ("Service", one.namespace.clone(), one.name.clone()),
+            Object::ApiService(one) => (API_SERVICE, String::new(), one.name.clone()),
+            Object::Service(one) => (SERVICE, one.namespace.clone(), one.name.clone()),
             Object::EndpointSlice(one) => {
                 let kind = if one.legacy { "Endpoints" } else { "EndpointSlice" };
                 (kind, one.namespace.clone(), one.name.clone())
@@ -252,30 +440,46 @@ mod tests {
         api_service(name, &format!("groupPriorityMinimum: {priority}, versionPriority: 1"))
     }
 
-    fn names(registry: &Registry) -> Vec<&str> {
-        registry.api_services.iter().map(|one| one.name.as_str()).collect()
+    /// What was right last, and the registry of it.
+    struct State(LastGood, Registry);
+
+    impl State {
+        fn new(settings: Settings) -> State {
+            State(LastGood::new(settings), Registry::nothing())
+        }
+
+        fn update(&mut self, scan: Scan) -> Registry {
+            let touched = self.0.update(scan);
+            self.1.look(&touched, Layers::only(&self.0));
+            self.1.problems = Arc::new(self.0.problems());
+            self.1.clone()
+        }
+    }
+
+    fn names(registry: &Registry) -> Vec<String> {
+        registry.in_order().iter().map(|one| one.name.clone()).collect()
     }
 
     #[test]
     fn what_did_not_change_stays_the_same_object() {
-        let mut state = LastGood::new(Settings::default());
+        let mut state = State::new(Settings::default());
         let (a, b) = (local("v1.a.io", "1"), local("v1.b.io", "1"));
         let one = state.update(Scan::fixed(&[("a", &a), ("b", &b)]));
         // Moved to another file: still the same object.
         let two = state.update(Scan::fixed(&[("c", &format!("{b}{a}"))]));
         assert_eq!((one.version, two.version), (1, 1));
-        assert!(Arc::ptr_eq(&one.api_services[0], &two.api_services[0]));
+        assert!(Arc::ptr_eq(&one.in_order()[0], &two.in_order()[0]));
         let three = state.update(Scan::fixed(&[("c", &format!("{b}{}", local("v1.a.io", "2")))]));
         assert_eq!(three.version, 2);
         assert!(!Arc::ptr_eq(two.api_service("v1.a.io").unwrap(), three.api_service("v1.a.io").unwrap()));
         assert!(Arc::ptr_eq(two.api_service("v1.b.io").unwrap(), three.api_service("v1.b.io").unwrap()));
         let none = state.update(Scan::fixed(&[]));
-        assert_eq!((none.version, none.api_services.len()), (3, 0));
+        assert_eq!((none.version, none.len()), (3, 0));
     }
 
     #[test]
     fn wrong_later_keeps_what_was_right_and_takes_what_is() {
-        let mut state = LastGood::new(Settings::default());
+        let mut state = State::new(Settings::default());
         let (a, b) = (local("v1.a.io", "1"), local("v1.b.io", "1"));
         let good = state.update(Scan::fixed(&[("f", &format!("{a}{b}"))]));
         // a is wrong, b is right and new, c is new.
@@ -289,22 +493,22 @@ mod tests {
         assert_eq!(names(&now).len(), 3);
         // Mended: what is not there goes.
         let now = state.update(Scan::fixed(&[("f", &b)]));
-        assert_eq!((names(&now), now.problems.0.len()), (vec!["v1.b.io"], 0));
+        assert_eq!((names(&now), now.problems.0.len()), (vec!["v1.b.io".to_owned()], 0));
     }
 
     #[test]
     fn an_unreadable_directory_takes_nothing_away() {
-        let mut state = LastGood::new(Settings::default());
+        let mut state = State::new(Settings::default());
         state.update(Scan::fixed(&[("dir/sub/f", &local("v1.a.io", "1"))]));
         let mut scan = Scan::fixed(&[("dir", "")]);
         scan.files[0].text = Err(Problem::new("dir", "cannot be read"));
         let now = state.update(scan);
-        assert_eq!((names(&now), now.version), (vec!["v1.a.io"], 1));
+        assert_eq!((names(&now), now.version), (vec!["v1.a.io".to_owned()], 1));
     }
 
     #[test]
     fn a_name_twice_is_named_with_both_places() {
-        let mut state = LastGood::new(Settings::default());
+        let mut state = State::new(Settings::default());
         let (one, two) = (local("v1.a.io", "1"), local("v1.a.io", "2"));
         let now = state.update(Scan::fixed(&[("b", &one)]));
         assert!(now.problems.0.is_empty());
@@ -314,12 +518,12 @@ mod tests {
             now.problems.to_string(),
             "a, document 1, APIService \"v1.a.io\": metadata.name: the same object is already in b, document 1, APIService \"v1.a.io\""
         );
-        assert_eq!(now.api_services[0].group_priority_minimum, 1);
+        assert_eq!(now.in_order()[0].group_priority_minimum, 1);
     }
 
     #[test]
     fn kinds_that_are_not_ours() {
-        let mut state = LastGood::new(Settings::default());
+        let mut state = State::new(Settings::default());
         let text = "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: x}\n---\napiVersion: v1\n---\nkind: ApiService\napiVersion: v1\n---\nkind: APIService\napiVersion: apiregistration.k8s.io/v1beta1\n";
         let now = state.update(Scan::fixed(&[("f.yaml", text)]));
         let problems: Vec<String> = now.problems.0.iter().map(ToString::to_string).collect();
@@ -335,7 +539,7 @@ mod tests {
 
     #[test]
     fn slips_in_field_names_are_found() {
-        let mut state = LastGood::new(Settings::default());
+        let mut state = State::new(Settings::default());
         let text = local("v1.a.io", "0").replace("metadata: {", "metadata: {anotations: {}, ")
             + "kind: Service\napiVersion: v1\nmetadata: {name: a}\nsepc: {}\n";
         let problems = state.update(Scan::fixed(&[("f", &text)])).problems.to_string();
@@ -347,7 +551,7 @@ mod tests {
     #[test]
     fn a_client_certificate_that_is_replaced_is_another_api_service() {
         let dir = tempfile::tempdir().unwrap();
-        let mut state = LastGood::new(Settings { dir: dir.path().to_owned(), ..Settings::default() });
+        let mut state = State::new(Settings { dir: dir.path().to_owned(), ..Settings::default() });
         let text = local("v1.a.io", "1")
             .replace("metadata: {", "metadata: {annotations: {narthex.dev/client-certificate: pairs/a}, ");
         std::fs::create_dir(dir.path().join("pairs")).unwrap();
@@ -363,9 +567,9 @@ mod tests {
         let one = state.update(Scan::fixed(&[("f", &text)]));
         assert_eq!(one.problems.to_string(), "");
         let same = state.update(Scan::fixed(&[("f", &text)]));
-        assert!(Arc::ptr_eq(&one.api_services[0], &same.api_services[0]));
+        assert!(Arc::ptr_eq(&one.in_order()[0], &same.in_order()[0]));
         renew();
         let other = state.update(Scan::fixed(&[("f", &text)]));
-        assert!(!Arc::ptr_eq(&one.api_services[0], &other.api_services[0]));
+        assert!(!Arc::ptr_eq(&one.in_order()[0], &other.in_order()[0]));
     }
 }

@@ -265,7 +265,7 @@ mod tests {
 
     fn go(rest: &str, rules: Rules) -> Result<Resolved, Unavailable> {
         let registry = registry(&format!("{API}{rest}"));
-        resolve(&registry.api_services[0], &registry, rules, &Ways::default())
+        resolve(&registry.in_order()[0], &registry, rules, &Ways::default())
     }
 
     fn service(spec: &str) -> String {
@@ -318,7 +318,7 @@ mod tests {
     fn an_egress_selection_that_is_not_there_leads_nowhere() {
         let annotated = API.replace("{name: v1.g.io}", "{name: v1.g.io, annotations: {narthex.dev/egress: DMZ}}");
         let registry = registry(&format!("{annotated}{}", service(PORT)));
-        let go = |ways: &Ways| resolve(&registry.api_services[0], &registry, Rules::default(), ways);
+        let go = |ways: &Ways| resolve(&registry.in_order()[0], &registry, Rules::default(), ways);
         let nowhere = ("EgressSelectionNotFound", "there is no egress selection \"dmz\"".to_owned());
         assert_eq!(reason(go(&Ways::default())), nowhere);
         assert_eq!(go(&Ways::new([("dmz".to_owned(), Way::Direct)], Way::Direct)).unwrap().way, Way::Direct);

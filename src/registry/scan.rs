@@ -1,6 +1,6 @@
 //! The directory as it is now: which files there are and what stands in them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use crate::process::{Problem, is_passing, read_text};
 /// The manifests of a directory, in the order of their paths.
 pub(super) struct Scan {
     pub(super) files: Vec<ManifestFile>,
+    /// The paths that were looked at, if not all were: a manifest that is not among `files` then is gone.
+    pub(super) only: Option<BTreeSet<PathBuf>>,
 }
 
 /// One manifest, or what hindered reading it. The path of a broken one may be a whole directory's.
@@ -32,14 +34,7 @@ impl Scan {
         let mut files = Vec::new();
         for entry in walk(dir) {
             let file = match entry.found {
-                Ok(found) if is_manifest(&entry.path) => {
-                    let text = read_text(&entry.path, &found, LARGEST);
-                    ManifestFile {
-                        text,
-                        modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-                        path: entry.path,
-                    }
-                }
+                Ok(found) if is_manifest(&entry.path) => ManifestFile::read(entry.path, &found),
                 Ok(_) => continue,
                 Err(message) => {
                     let problem = Problem::new(entry.path.display(), message);
@@ -48,7 +43,17 @@ impl Scan {
             };
             files.push(file);
         }
-        Scan { files }
+        Scan { files, only: None }
+    }
+
+    /// Reads the manifests among `paths`, which a look at the directory came upon, or would have.
+    pub(super) fn some(paths: BTreeSet<PathBuf>) -> Scan {
+        let read = |path: &PathBuf| match fs::metadata(path) {
+            Ok(found) if found.is_file() => Some(ManifestFile::read(path.clone(), &found)),
+            _ => None,
+        };
+        let files = paths.iter().filter(|path| is_manifest(path)).filter_map(read).collect();
+        Scan { files, only: Some(paths) }
     }
 
     /// These files, wherever they come from.
@@ -58,7 +63,14 @@ impl Scan {
             text: Ok((*text).to_owned()),
             modified: SystemTime::UNIX_EPOCH,
         };
-        Scan { files: files.iter().map(file).collect() }
+        Scan { files: files.iter().map(file).collect(), only: None }
+    }
+}
+
+impl ManifestFile {
+    fn read(path: PathBuf, found: &Metadata) -> ManifestFile {
+        let text = read_text(&path, found, LARGEST);
+        ManifestFile { text, modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH), path }
     }
 }
 

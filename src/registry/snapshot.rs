@@ -1,6 +1,6 @@
 //! The snapshot: what exists, judged and sorted.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use super::endpoints::EndpointSlice;
 use super::last_good::LastGood;
 use super::scan::Scan;
 use super::service::{Service, ServiceType};
+use super::source::{Counting, Layers, Touched, service_key};
 use crate::kubeapi::compare_kube_aware;
-use crate::process::{Problem, Problems, Sharded};
+use crate::process::{Lately, Problem, Problems, Sharded};
 
 /// Where the registry is, and what it may say.
 #[derive(Clone, Debug)]
@@ -39,82 +40,54 @@ impl Default for Settings {
 
 /// Reads the directory once. The error has every mistake in it.
 pub fn load(settings: &Settings) -> Result<Registry, Problems> {
-    let mut registry = LastGood::new(settings.clone()).update(Scan::of(&settings.dir));
-    std::mem::take(&mut registry.problems).or(registry)
+    LastGood::of(settings.clone(), Scan::of(&settings.dir))
 }
 
 /// Reads `text` as if it were the only file of the directory, with the name `file`.
 pub fn read(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
-    let mut registry = LastGood::new(settings.clone()).update(Scan::fixed(&[(file, text)]));
-    std::mem::take(&mut registry.problems).or(registry)
+    LastGood::of(settings.clone(), Scan::fixed(&[(file, text)]))
 }
 
-/// What one source holds, or several together.
-#[derive(Default)]
-pub(super) struct Contents {
-    /// Each with where it stands.
-    pub(super) api_services: Vec<(String, Arc<ApiService>)>,
-    pub(super) services: Vec<Arc<Service>>,
-    pub(super) endpoint_slices: Vec<Arc<EndpointSlice>>,
-    /// Services of which nobody knows what there is, as [`service_key`], and why.
-    pub(super) unknown: BTreeMap<String, String>,
-}
-
-impl Contents {
-    /// Both together. Of two with the same name this one's counts; who has a Service has its endpoints. The places of
-    /// the APIServices that do not count are given back.
-    pub(super) fn over(mut self, mut other: Contents) -> (Contents, Vec<String>) {
-        let mut hidden = Vec::new();
-        let names: HashSet<&str> = self.api_services.iter().map(|(_, one)| one.name.as_str()).collect();
-        other.api_services.retain(|(place, one)| {
-            let stays = !names.contains(one.name.as_str());
-            if !stays {
-                hidden.push(place.clone());
-            }
-            stays
-        });
-        let ours: HashSet<(&str, &str)> =
-            self.services.iter().map(|one| (one.namespace.as_str(), one.name.as_str())).collect();
-        other.services.retain(|one| !ours.contains(&(one.namespace.as_str(), one.name.as_str())));
-        other.endpoint_slices.retain(|one| !ours.contains(&(one.namespace.as_str(), one.service.as_str())));
-        let theirs: HashSet<(&str, &str)> =
-            other.services.iter().map(|one| (one.namespace.as_str(), one.name.as_str())).collect();
-        self.endpoint_slices.retain(|one| !theirs.contains(&(one.namespace.as_str(), one.service.as_str())));
-        self.api_services.append(&mut other.api_services);
-        self.services.append(&mut other.services);
-        self.endpoint_slices.append(&mut other.endpoint_slices);
-        self.unknown.append(&mut other.unknown);
-        (self, hidden)
-    }
-}
-
-/// What exists. Objects that did not change are the same `Arc` in the next snapshot.
+/// What exists. Objects that did not change are the same `Arc` in the next snapshot, and to make that costs what
+/// changed, whatever else there is.
 #[derive(Clone, Default)]
 pub struct Registry {
-    /// In the order of discovery: groups by their highest `groupPriorityMinimum`, versions by
-    /// `versionPriority`, then as Kubernetes orders versions.
-    pub api_services: Vec<Arc<ApiService>>,
     /// Counts the snapshots that differed from the one before.
     pub version: u64,
     /// What is wrong now: the objects meant are as they last were when they were right.
-    pub problems: Problems,
-    /// What is allowed but deserves a second look.
-    pub warnings: Arc<Vec<Problem>>,
+    pub problems: Arc<Problems>,
     /// Whether every source has said all there is at least once: what is not here does not exist.
     pub complete: bool,
-    /// Services of which nobody knows what there is, by namespace and name, and why.
-    unknown: Arc<BTreeMap<String, String>>,
-    by_name: Sharded<Arc<ApiService>>,
-    /// By namespace and name of the Service.
+    api_services: Sharded<Arc<ApiService>>,
+    /// The APIServices whose Service it is, by [`service_key`].
+    naming: Sharded<Arc<[Arc<str>]>>,
+    /// By [`service_key`].
     services: Sharded<Arc<Service>>,
-    /// By namespace and name of the Service.
+    /// By [`service_key`].
     endpoint_slices: Sharded<Arc<[Arc<EndpointSlice>]>>,
-    /// The same for all snapshots between which nothing but endpoints changed.
+    /// Services of which nobody knows what there is, by [`service_key`], and why.
+    unknown: Sharded<Arc<str>>,
+    /// What is allowed but deserves a second look, by name of the APIService.
+    warnings: Sharded<Arc<[Problem]>>,
+    /// The same for all snapshots that follow each other.
     lineage: Arc<()>,
-    /// Of what changed after this version, everything is in `lately`.
-    settled: u64,
-    /// The Services whose endpoints did, and the version that each made.
-    lately: VecDeque<(u64, Arc<str>)>,
+    lately: Lately<Change>,
+}
+
+/// What there is to say of a change.
+#[derive(Default)]
+pub(super) struct News {
+    /// Whether it is one of endpoints and of nothing else.
+    pub(super) only_endpoints: bool,
+    /// The warnings that were not there before.
+    pub(super) warnings: Vec<Problem>,
+}
+
+/// What may be another than in a snapshot before.
+#[derive(Clone)]
+enum Change {
+    ApiService(Arc<str>),
+    Service(Arc<str>),
 }
 
 /// A snapshot, to compare a later one with.
@@ -124,8 +97,14 @@ pub struct Mark {
     version: u64,
 }
 
-/// Whoever looks at a snapshot more seldom than this has to look at all of it.
-const LATELY: usize = 128;
+/// What may be another since a [`Mark`], by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes<'r> {
+    /// APIServices that came, went or say something else.
+    pub api_services: BTreeSet<&'r str>,
+    /// Those, and all that may lead elsewhere because their Service or its endpoints are others.
+    pub affected: BTreeSet<&'r str>,
+}
 
 impl Registry {
     /// What nobody says anything of.
@@ -135,7 +114,30 @@ impl Registry {
 
     /// The APIService of this name.
     pub fn api_service(&self, name: &str) -> Option<&Arc<ApiService>> {
-        self.by_name.get(name)
+        self.api_services.get(name)
+    }
+
+    /// How many APIServices there are.
+    pub fn len(&self) -> usize {
+        self.api_services.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.api_services.is_empty()
+    }
+
+    /// All APIServices, in no order.
+    pub fn api_services(&self) -> impl Iterator<Item = &Arc<ApiService>> {
+        self.api_services.values()
+    }
+
+    /// All APIServices in the order of discovery: groups by their highest `groupPriorityMinimum`, versions by
+    /// `versionPriority`, then as Kubernetes orders versions. Sorted when it is asked for.
+    pub fn in_order(&self) -> Vec<Arc<ApiService>> {
+        let mut all: Vec<_> = self.api_services.values().cloned().collect();
+        sort_by_api_service(&mut all, |one| one);
+        all
     }
 
     /// The Service of this namespace and name.
@@ -151,6 +153,18 @@ impl Registry {
         all.iter().filter(|slice| slice.legacy != modern).cloned().collect()
     }
 
+    /// What is allowed of an APIService, but deserves a second look.
+    pub fn warnings_of(&self, name: &str) -> &[Problem] {
+        self.warnings.get(name).map(AsRef::as_ref).unwrap_or_default()
+    }
+
+    /// The same of all of them, by their names.
+    pub fn warnings(&self) -> Vec<Problem> {
+        let mut names: Vec<&str> = self.warnings.names().collect();
+        names.sort_unstable();
+        names.into_iter().flat_map(|name| self.warnings_of(name)).cloned().collect()
+    }
+
     /// To ask a later snapshot what changed since this one.
     pub fn mark(&self) -> Mark {
         Mark { lineage: self.lineage.clone(), version: self.version }
@@ -161,68 +175,133 @@ impl Registry {
         Arc::ptr_eq(&self.lineage, &mark.lineage) && mark.version == self.version
     }
 
-    /// The Services whose endpoints changed since `mark`, as `namespace/name`; nothing if more than endpoints changed,
-    /// or it is too long ago.
-    pub fn only_endpoints_since(&self, mark: &Mark) -> Option<Vec<&str>> {
-        if !Arc::ptr_eq(&self.lineage, &mark.lineage) || mark.version < self.settled {
+    /// What changed since `mark`; nothing if that is too long ago, and then everything may have.
+    pub fn changes_since(&self, mark: &Mark) -> Option<Changes<'_>> {
+        if !Arc::ptr_eq(&self.lineage, &mark.lineage) {
             return None;
         }
-        Some(self.lately.iter().filter(|(at, _)| *at > mark.version).map(|(_, service)| service.as_ref()).collect())
-    }
-
-    /// The same with other endpoints of some Services, which costs what they are, whatever else there is.
-    pub(super) fn with_endpoints(&self, version: u64, changed: Vec<(String, Vec<Arc<EndpointSlice>>)>) -> Registry {
-        let mut registry = Registry { version, ..self.clone() };
-        for (service, slices) in changed {
-            if slices.is_empty() {
-                registry.endpoint_slices.remove(&service);
-            } else {
-                registry.endpoint_slices.insert(&service, slices.into());
-            }
-            registry.lately.push_back((version, service.into()));
-            if registry.lately.len() > LATELY {
-                registry.settled = registry.lately.pop_front().map_or(registry.settled, |(version, _)| version);
+        let mut changes = Changes::default();
+        for change in self.lately.since(mark.version)? {
+            match change {
+                Change::ApiService(name) => {
+                    changes.api_services.insert(name);
+                    changes.affected.insert(name);
+                }
+                Change::Service(key) => changes.affected.extend(self.naming(key).iter().map(AsRef::as_ref)),
             }
         }
-        registry
+        Some(changes)
+    }
+
+    /// The names of the APIServices whose Service is the one of this key.
+    fn naming(&self, key: &str) -> &[Arc<str>] {
+        self.naming.get(key).map(AsRef::as_ref).unwrap_or_default()
     }
 
     /// Why nobody knows what there is of a Service, if that is so.
     pub(super) fn trouble(&self, namespace: &str, service: &str) -> Option<&str> {
-        self.unknown.get(&service_key(namespace, service)).map(String::as_str)
+        self.unknown.get(&service_key(namespace, service)).map(AsRef::as_ref)
     }
 
-    /// Sorts what was found and looks for what deserves a second look.
-    pub(super) fn of(contents: Contents) -> Registry {
-        let Contents { mut api_services, services, endpoint_slices, unknown } = contents;
-        let mut registry = Registry { unknown: Arc::new(unknown), complete: true, ..Registry::default() };
-        for one in services {
-            registry.services.insert(&service_key(&one.namespace, &one.name), one);
-        }
-        let mut by_service: BTreeMap<String, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
-        for one in endpoint_slices {
-            by_service.entry(service_key(&one.namespace, &one.service)).or_default().push(one);
-        }
-        for (service, slices) in by_service {
-            registry.endpoint_slices.insert(&service, slices.into());
-        }
-        let mut warnings = Vec::new();
-        for (place, one) in &api_services {
-            registry.warn(place, one, &mut warnings);
-            registry.by_name.insert(&one.name, one.clone());
-        }
-        registry.warnings = Arc::new(warnings);
-        sort(&mut api_services);
-        registry.api_services = api_services.into_iter().map(|(_, one)| one).collect();
+    /// All that there is.
+    pub(super) fn of(layers: Layers<'_>) -> Registry {
+        let mut registry = Registry::nothing();
+        registry.look(&layers.all(), layers);
+        // Whoever knows another has to look at all of it.
+        registry.lately.settle(registry.version);
         registry
     }
 
-    /// This is the version; whoever knows another snapshot has to look at all of it.
-    pub(super) fn is_version(&mut self, version: u64) {
-        (self.version, self.settled) = (version, version);
+    /// Looks at what was `touched`, and nothing else. `None` if nothing changed.
+    pub(super) fn look(&mut self, touched: &Touched, layers: Layers<'_>) -> Option<News> {
+        let (mut changes, mut only_endpoints) = (Vec::new(), true);
+        let mut doubtful: BTreeSet<Arc<str>> = BTreeSet::new();
+        for key in &touched.services {
+            if let Some(endpoints) = self.look_at_service(key, layers) {
+                only_endpoints &= endpoints;
+                doubtful.extend(self.naming(key).iter().cloned());
+                changes.push(Change::Service(key.as_str().into()));
+            }
+        }
+        for name in &touched.api_services {
+            let name: Arc<str> = name.as_str().into();
+            if self.look_at_api_service(&name, layers) {
+                changes.push(Change::ApiService(name.clone()));
+            }
+            // Another may be hidden now.
+            doubtful.insert(name);
+        }
+        let mut more = Vec::new();
+        for name in doubtful {
+            let warnings = layers.api_service(&name).map(|counting| self.warn(&counting)).unwrap_or_default();
+            let before = self.warnings_of(&name);
+            if *before == *warnings {
+                continue;
+            }
+            more.extend(warnings.iter().filter(|warning| !before.contains(warning)).cloned());
+            match warnings.is_empty() {
+                true => self.warnings.remove(&name),
+                false => self.warnings.insert(&name, warnings.into()),
+            }
+            changes.push(Change::ApiService(name));
+        }
+        if changes.is_empty() {
+            return None;
+        }
+        self.version += 1;
+        only_endpoints &= !changes.iter().any(|change| matches!(change, Change::ApiService(_)));
+        changes.into_iter().for_each(|change| self.lately.note(self.version, change));
+        Some(News { only_endpoints, warnings: more })
     }
 
-    fn warn(&self, place: &str, one: &ApiService, warnings: &mut Vec<Problem>) {
+    /// If it changed, whether nothing but its endpoints did.
+    fn look_at_service(&mut self, key: &str, layers: Layers<'_>) -> Option<bool> {
+        let (service, slices, trouble) = (layers.service(key), layers.endpoint_slices(key), layers.trouble(key));
+        let same_service = same(self.services.get(key), service.as_ref());
+        let before = self.endpoint_slices.get(key).map(AsRef::as_ref).unwrap_or_default();
+        let same_slices = before.len() == slices.len() && before.iter().zip(&slices).all(|(a, b)| Arc::ptr_eq(a, b));
+        let same_trouble = self.unknown.get(key).map(AsRef::as_ref) == trouble.as_deref();
+        if !same_service {
+            put(&mut self.services, key, service);
+        }
+        if !same_slices {
+            put(&mut self.endpoint_slices, key, (!slices.is_empty()).then(|| slices.into()));
+        }
+        if !same_trouble {
+            put(&mut self.unknown, key, trouble.map(Arc::from));
+        }
+        let same = same_service && same_trouble;
+        (!(same && same_slices)).then_some(same)
+    }
+
+    /// True if it changed.
+    fn look_at_api_service(&mut self, name: &Arc<str>, layers: Layers<'_>) -> bool {
+        let now = layers.api_service(name).map(|counting| counting.one);
+        let before = self.api_services.get(name);
+        if same(before, now.as_ref()) {
+            return false;
+        }
+        let (was, is) = (before.and_then(|one| one.backend.key()), now.as_ref().and_then(|one| one.backend.key()));
+        if was != is {
+            let others = |key: &str, also: Option<&Arc<str>>| {
+                let mut names: Vec<_> =
+                    self.naming(key).iter().filter(|one| *one != name).chain(also).cloned().collect();
+                names.sort_unstable();
+                (!names.is_empty()).then(|| names.into())
+            };
+            let (left, joined) =
+                (was.map(|key| (others(&key, None), key)), is.map(|key| (others(&key, Some(name)), key)));
+            for (names, key) in left.into_iter().chain(joined) {
+                put(&mut self.naming, &key, names);
+            }
+        }
+        put(&mut self.api_services, name, now);
+        true
+    }
+
+    fn warn(&self, counting: &Counting) -> Vec<Problem> {
+        let Counting { place, one, hides } = counting;
+        let mut warnings = Vec::new();
         let mut external = false;
         if let Backend::Service(reference) = &one.backend {
             let (name, namespace) = (&reference.name, &reference.namespace);
@@ -246,26 +325,39 @@ impl Registry {
             let message = "none given: any authority that this machine trusts may vouch for the backend";
             warnings.push(Problem::field(place, "spec.caBundle", message));
         }
+        let hidden = "the registry directory has one of the same name, which is used instead";
+        warnings.extend(hides.iter().map(|place| Problem::new(place, hidden)));
+        warnings
     }
 }
 
-/// A Service as a key: no namespace has a slash.
-pub(super) fn service_key(namespace: &str, name: &str) -> String {
-    format!("{namespace}/{name}")
+fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
+fn put<V: Clone>(all: &mut Sharded<V>, key: &str, value: Option<V>) {
+    match value {
+        Some(value) => all.insert(key, value),
+        None => all.remove(key),
+    }
 }
 
 /// Groups by their highest priority, of equals the one with the first name; inside a group versions by
 /// priority, of equals the one Kubernetes prefers (`apiregistration/v1/helper`, `SortedByGroupAndVersion`).
-fn sort(all: &mut [(String, Arc<ApiService>)]) {
-    let mut groups: BTreeMap<String, (i32, String)> = BTreeMap::new();
-    for (_, one) in all.iter() {
+pub fn sort_by_api_service<T>(all: &mut [T], of: impl for<'a> Fn(&'a T) -> &'a ApiService) {
+    let mut groups: HashMap<String, (i32, String)> = HashMap::new();
+    for one in all.iter().map(&of) {
         let mine = (-one.group_priority_minimum, one.name.clone());
         let best = groups.entry(one.group.clone()).or_insert_with(|| mine.clone());
         if mine < *best {
             *best = mine;
         }
     }
-    all.sort_by(|(_, a), (_, b)| {
+    all.sort_by(|a, b| {
+        let (a, b) = (of(a), of(b));
         groups[&a.group]
             .cmp(&groups[&b.group])
             .then_with(|| b.version_priority.cmp(&a.version_priority))
@@ -290,6 +382,22 @@ pub(crate) mod tests {
         )
     }
 
+    /// All that a registry says, to compare it with another.
+    pub(crate) fn shape(registry: &Registry) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        all.extend(registry.in_order().iter().map(|one| format!("{one:?} {} {:?}", one.manifest, one.origin)));
+        let mut rest = Vec::new();
+        rest.extend(registry.services.values().map(|one| format!("{one:?}")));
+        rest.extend(registry.endpoint_slices.values().map(|all| format!("{all:?}")));
+        let unknown = |key: &str| format!("{key} unknown: {}", registry.unknown.get(key).unwrap());
+        rest.extend(registry.unknown.names().map(unknown));
+        rest.extend(registry.naming.names().map(|key| format!("{key} is named by {:?}", registry.naming(key))));
+        rest.sort();
+        all.append(&mut rest);
+        all.extend(registry.warnings().iter().map(ToString::to_string));
+        all
+    }
+
     #[test]
     fn groups_and_versions_are_in_the_order_of_discovery() {
         let text: String = [
@@ -305,38 +413,8 @@ pub(crate) mod tests {
             api_service(name, &format!("groupPriorityMinimum: {group}, versionPriority: {version}"))
         })
         .collect();
-        let names: Vec<String> = registry(&text).api_services.iter().map(|one| one.name.clone()).collect();
+        let names: Vec<String> = registry(&text).in_order().iter().map(|one| one.name.clone()).collect();
         assert_eq!(names, ["v1.z.io", "v1.b.io", "v1.a.io", "v10.a.io", "v2.a.io", "v1alpha1.a.io"]);
-    }
-
-    #[test]
-    fn what_changed_since_a_snapshot_is_known_for_a_while() {
-        let priorities = "groupPriorityMinimum: 1, versionPriority: 1";
-        let first = registry(&api_service("v1.a.io", &format!("{priorities}, service: {{name: a, namespace: ns}}")));
-        let slices = || {
-            vec![Arc::new(EndpointSlice {
-                namespace: "ns".to_owned(),
-                name: "one".to_owned(),
-                service: "a".to_owned(),
-                legacy: false,
-                subsets: Vec::new(),
-            })]
-        };
-        let second = first.with_endpoints(2, vec![("ns/a".to_owned(), slices())]);
-        let third = second.with_endpoints(3, vec![("ns/a".to_owned(), Vec::new()), ("ns/b".to_owned(), slices())]);
-        assert_eq!(third.only_endpoints_since(&first.mark()), Some(vec!["ns/a", "ns/a", "ns/b"]));
-        assert_eq!(third.only_endpoints_since(&second.mark()), Some(vec!["ns/a", "ns/b"]));
-        assert_eq!(third.only_endpoints_since(&third.mark()), Some(Vec::new()));
-        let count = |registry: &Registry, service| registry.endpoint_slices_of("ns", service).len();
-        assert_eq!((count(&first, "a"), count(&second, "a"), count(&third, "a"), count(&third, "b")), (0, 1, 0, 1));
-        // Another registry, of the same version or not.
-        assert_eq!(registry("").only_endpoints_since(&first.mark()), None);
-        let mut last = third.clone();
-        for version in 4..4 + LATELY as u64 {
-            last = last.with_endpoints(version, vec![("ns/a".to_owned(), slices())]);
-        }
-        assert_eq!(last.only_endpoints_since(&second.mark()), None, "too long ago");
-        assert_eq!(last.only_endpoints_since(&third.mark()).map(|all| all.len()), Some(LATELY));
     }
 
     #[test]
@@ -348,7 +426,7 @@ pub(crate) mod tests {
                 &format!("{priorities}, insecureSkipTLSVerify: true, service: {{name: b, namespace: ns}}"),
             )
             + "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: ns}\nspec: {type: ExternalName, externalName: x.y}\n";
-        let warnings: Vec<String> = registry(&text).warnings.iter().map(ToString::to_string).collect();
+        let warnings: Vec<String> = registry(&text).warnings().iter().map(ToString::to_string).collect();
         assert_eq!(warnings.len(), 3, "{warnings:#?}");
         assert!(warnings[0].contains("service/a in \"ns\" is not there"));
         assert!(warnings[1].contains("spec.caBundle: none given"));
@@ -359,15 +437,20 @@ pub(crate) mod tests {
     fn the_sample_is_right() {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/registry");
         let registry = load(&Settings { dir, ..Settings::default() }).unwrap_or_else(|problems| panic!("{problems}"));
-        let names: Vec<&str> = registry.api_services.iter().map(|one| one.name.as_str()).collect();
+        let all = registry.in_order();
+        let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["v1beta1.wardle.example.com", "v1alpha1.wardle.example.com", "v1beta1.metrics.k8s.io"]);
-        for one in &registry.api_services {
+        for one in &all {
             assert!(
                 crate::registry::resolve(one, &registry, Default::default(), &Default::default()).is_ok(),
                 "{}",
                 one.name
             );
         }
-        assert!(registry.warnings.iter().all(|warning| warning.field == "spec.caBundle"), "{:?}", registry.warnings);
+        assert!(
+            registry.warnings().iter().all(|warning| warning.field == "spec.caBundle"),
+            "{:?}",
+            registry.warnings()
+        );
     }
 }

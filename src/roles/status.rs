@@ -146,7 +146,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     // Where all go direct that is nothing to say.
     let ways = !report.egress.is_empty();
     columns.extend(ways.then_some("WAY"));
-    columns.extend(wide.then_some("MESSAGE"));
+    columns.extend(wide.then_some(["CIRCUIT", "DISCOVERY", "MESSAGE"]).into_iter().flatten());
     let rows = report.apiservices.iter().map(|service| {
         let mut row = vec![
             service.name.clone(),
@@ -158,7 +158,13 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
             StatusReport::age(&service.since, now),
         ];
         row.extend(ways.then(|| service.way.clone()));
-        row.extend(wide.then(|| service.message.clone()));
+        if wide {
+            let message = match service.discovery.problem.as_str() {
+                "" => service.message.clone(),
+                problem => format!("{}; discovery: {problem}", service.message),
+            };
+            row.extend([service.circuit.clone(), service.discovery.describe(now), message]);
+        }
         row
     });
     table(&mut out, &columns, rows.collect());
@@ -249,7 +255,9 @@ fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport};
+    use crate::admin::{
+        ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+    };
 
     fn report() -> StatusReport {
         StatusReport {
@@ -281,6 +289,12 @@ mod tests {
                     ],
                     way: "cluster (socks5)".into(),
                     circuit: "half-open".into(),
+                    discovery: DiscoveryReport {
+                        state: "stale".into(),
+                        last: "2026-11-19T23:55:00Z".into(),
+                        problem: "no answer to GET /apis within 5 s".into(),
+                        ..DiscoveryReport::default()
+                    },
                     inflight: 2,
                     watches: 40,
                 },
@@ -362,6 +376,8 @@ Mistakes in files; what they said before is in use:
     fn wide_tables_show_endpoints_and_messages_and_no_escape_sequence() {
         let text = tables(&report(), now(), true);
         assert!(text.contains("no endpoints\u{fffd}[2J\n") && !text.contains('\u{1b}'), "{text}");
+        let discovery = "half-open   stale, 5m ago   all checks passed; discovery: no answer to GET /apis within 5 s\n";
+        assert!(text.contains(discovery), "{text}");
         assert!(text.contains("10.0.0.1:443   ready     3             41         0.7ms\n"), "{text}");
         assert!(text.contains("10.0.0.2:443   ejected   0             0"), "{text}");
         assert!(text.contains("in 30d   localhost,127.0.0.1\n"), "{text}");

@@ -1,16 +1,16 @@
 //! The table of routes: group and version in, route out, without allocating.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::availability::{Availability, Board, Obstacle, Passage, Standing};
-use crate::egress::{Way, Ways};
+use crate::egress::{Allowance, Way, Ways};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{Circuit, Turned};
 use crate::process::{Drain, Phase, Published, Publisher, Sharded, changed_if_any};
 use crate::registry::{
     ApiService, Backend, Called, DELEGATE, Mark, Registry, Resolved, Rules, Unavailable, Upstream, Upstreams, resolve,
+    sort_by_api_service,
 };
 
 use super::inflight::{Hand, Inflight, Place};
@@ -28,15 +28,16 @@ pub struct Route {
     pub standings: Vec<Arc<Standing>>,
     /// How many of its requests are under way.
     pub inflight: Inflight,
+    /// How many connections the workers have to it.
+    pub connections: Allowance,
 }
 
 /// All routes, by group and version. Immutable; the next one shares the routes that did not change.
 #[derive(Clone, Default)]
 pub struct Table {
     by_group: Sharded<Arc<[Arc<Route>]>>,
+    /// Those without a backend, too.
     by_name: Sharded<Arc<Route>>,
-    /// In the order of discovery, those without a backend too.
-    all: Vec<Arc<Route>>,
     delegate: Option<Arc<Route>>,
     /// Of a sidecar, by the path each owns, the longest first; all paths are theirs then.
     upstreams: Vec<Arc<Route>>,
@@ -67,50 +68,50 @@ impl Table {
         board: &Board,
         previous: Option<&Table>,
     ) -> Table {
-        let (complete, of) = (registry.complete, Some(registry.mark()));
-        let mut table = Table { complete, of, ways: ways.clone(), ..Table::default() };
-        if let Some(previous) = previous
-            && Arc::ptr_eq(&previous.ways, ways)
-            && let Some(services) = previous.of.as_ref().and_then(|mark| registry.only_endpoints_since(mark))
-        {
-            return previous.with_endpoints(&services, registry, rules, board);
-        }
-        let mut by_group: HashMap<&str, Vec<Arc<Route>>> = HashMap::new();
-        for api_service in &registry.api_services {
-            let before = previous.and_then(|table| table.by_name(&api_service.name));
-            let route = Route::new(api_service, resolve(api_service, registry, rules, ways), board, before);
-            table.all.push(route.clone());
-            table.by_name.insert(&api_service.name, route.clone());
-            // One without a backend claims no path: whoever owns the unclaimed ones answers.
-            if api_service.backend != Backend::Local {
-                by_group.entry(&api_service.group).or_default().push(route);
+        let mut table = Table { ways: ways.clone(), ..Table::default() };
+        let same_ways = |previous: &&Table| Arc::ptr_eq(&previous.ways, ways);
+        let since = |previous: &Table| registry.changes_since(previous.of.as_ref()?);
+        match previous.filter(same_ways).and_then(|previous| Some((previous, since(previous)?))) {
+            Some((previous, changes)) => {
+                table = previous.clone();
+                for name in changes.affected {
+                    table.look(name, registry, rules, board, previous.by_name(name));
+                }
+            }
+            None => {
+                for api_service in registry.api_services() {
+                    let name = &api_service.name;
+                    table.look(name, registry, rules, board, previous.and_then(|table| table.by_name(name)));
+                }
             }
         }
-        for (group, routes) in by_group {
-            table.by_group.insert(group, routes.into());
-        }
+        (table.complete, table.of) = (registry.complete, Some(registry.mark()));
         table
     }
 
-    /// The same with other endpoints behind these Services.
-    fn with_endpoints(&self, services: &[&str], registry: &Registry, rules: Rules, board: &Board) -> Table {
-        let mut table = Table { of: Some(registry.mark()), ..self.clone() };
-        for route in &mut table.all {
-            let api_service = &route.api_service;
-            if !api_service.backend.is_one_of(services) {
-                continue;
-            }
+    /// Takes over what there is of the APIService `name`, whose route was `before`.
+    fn look(&mut self, name: &str, registry: &Registry, rules: Rules, board: &Board, before: Option<&Arc<Route>>) {
+        let route = registry.api_service(name).map(|api_service| {
             let resolved = resolve(api_service, registry, rules, &self.ways);
-            let next = Route::new(api_service, resolved, board, Some(route));
-            table.by_name.insert(&api_service.name, next.clone());
-            if let Some(routes) = table.by_group.get(&api_service.group) {
-                let replaced = |one: &Arc<Route>| if Arc::ptr_eq(one, route) { next.clone() } else { one.clone() };
-                let routes = routes.iter().map(replaced).collect();
-                table.by_group.insert(&api_service.group, routes);
-            }
-            *route = next;
+            Route::new(api_service, resolved, board, before)
+        });
+        let had = self.by_name.get(name).cloned();
+        match &route {
+            Some(route) => self.by_name.insert(name, route.clone()),
+            None => self.by_name.remove(name),
         }
-        table
+        // One without a backend claims no path: whoever owns the unclaimed ones answers.
+        let claims = |route: &&Arc<Route>| route.api_service.backend != Backend::Local;
+        let route = route.as_ref().filter(claims);
+        // Its name says which group it is of.
+        let Some(group) = had.as_ref().or(route).map(|route| route.api_service.group.as_str()) else { return };
+        let others = self.by_group.get(group).into_iter().flat_map(|routes| routes.iter());
+        let others = others.filter(|one| one.api_service.name != name);
+        let routes: Arc<[Arc<Route>]> = others.chain(route).cloned().collect();
+        match routes.is_empty() {
+            true => self.by_group.remove(group),
+            false => self.by_group.insert(group, routes),
+        }
     }
 
     /// The same table with `delegate` as the owner of what no APIService claims.
@@ -191,19 +192,23 @@ impl Table {
         self.by_name.get(name)
     }
 
-    /// All routes there are, the delegate's and those of upstreams last.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Route>> {
-        self.all.iter().chain(&self.delegate).chain(&self.upstreams)
-    }
-
     /// The routes of upstreams, the longest path first.
     pub fn upstreams(&self) -> &[Arc<Route>] {
         &self.upstreams
     }
 
-    /// All routes in the order of discovery, also those without a backend.
-    pub fn routes(&self) -> &[Arc<Route>] {
-        &self.all
+    /// All routes there are, in no order, also those without a backend; not the delegate's, nor those of upstreams.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.by_name.values()
+    }
+
+    /// All routes there are in the order of discovery, the delegate's and those of upstreams last. Sorted when it is asked
+    /// for.
+    pub fn in_order(&self) -> Vec<Arc<Route>> {
+        let mut all: Vec<_> = self.by_name.values().cloned().collect();
+        sort_by_api_service(&mut all, |route| &route.api_service);
+        all.extend(self.delegate.iter().chain(&self.upstreams).cloned());
+        all
     }
 }
 
@@ -223,6 +228,7 @@ impl Route {
                 resolved,
                 availability: board.of(&api_service.name),
                 inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
+                connections: before.map(|route| route.connections.clone()).unwrap_or_default(),
             }),
         }
     }
@@ -379,6 +385,7 @@ pub async fn follow(sources: Sources, rules: Rules, board: Board, publisher: Pub
 mod tests {
     use super::*;
     use crate::availability::Fate;
+    use crate::registry::history::{self, History};
     use crate::registry::snapshot::tests::{api_service, registry};
 
     fn text(name: &str, priority: u32) -> String {
@@ -437,6 +444,39 @@ mod tests {
         assert_eq!(after.inflight.count(), 1);
         drop(place);
         assert_eq!(after.inflight.count(), 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_happens_to_the_registry_it_is_as_if_it_were_made_anew(events in history::events()) {
+            let (rules, ways, board) = (Rules::default(), Arc::default(), Board::default());
+            let mut history = History::new();
+            let mut table = Table::build(&history.registry, rules, &ways, &board, None);
+            let shape = |table: &Table| {
+                let line = |route: &Arc<Route>| format!("{} {:?}", route.api_service.manifest, route.resolved);
+                let find = |(group, version)| table.find(group, version).map(|route| route.api_service.name.clone());
+                let found = ["a.io", "b.io"].map(|group| ["v1", "v2", "v3"].map(|version| find((group, version))));
+                (table.in_order().iter().map(line).collect::<Vec<_>>(), found, table.has_group("a.io"), table.complete)
+            };
+            for event in &events {
+                history.happens(event);
+                let before = table.clone();
+                table = Table::build(&history.registry, rules, &ways, &board, Some(&before));
+                let anew = Table::build(&history.anew(), rules, &ways, &board, None);
+                proptest::prop_assert_eq!(shape(&table).0, shape(&anew).0, "after {:?}", event);
+                proptest::prop_assert_eq!(shape(&table).1, shape(&anew).1, "after {:?}", event);
+                proptest::prop_assert_eq!(table.complete, history.registry.complete);
+                // What did not change keeps its route.
+                for route in table.routes() {
+                    if let Some(was) = before.by_name(&route.api_service.name)
+                        && Arc::ptr_eq(&was.api_service, &route.api_service)
+                        && was.resolved == route.resolved
+                    {
+                        proptest::prop_assert!(Arc::ptr_eq(was, route));
+                    }
+                }
+            }
+        }
     }
 
     #[test]

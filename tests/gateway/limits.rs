@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::backend::{Backend, Settings, json};
-use crate::client::{Client, connect, get, handshake, request};
+use crate::client::{Client, admin, connect, get, handshake, request, sample};
 use crate::frames::{self, Answered, Frames, block, frame, headers};
 use crate::world::{Gateway, PATIENCE, World};
 
@@ -49,6 +49,80 @@ impl Scene {
     async fn http1(&self) -> TlsStream<TcpStream> {
         connect(&self.world, self.gateway.address, Some(&self.world.user("jane", &[])), &["http/1.1"]).await
     }
+}
+
+/// Requests of one connection, each of which is at another endpoint or waits for one.
+const AT_ONCE: usize = 80;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_api_service_takes_no_more_than_its_share_of_descriptors() {
+    let world = World::new();
+    let (release, released) = tokio::sync::watch::channel(false);
+    let (arrive, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+    let settings = || Settings { address: "0.0.0.0:0".parse().unwrap(), ..Settings::http1() };
+    let greedy = Backend::start(&world, settings(), move |request: Request<Incoming>| {
+        let (mut released, arrive) = (released.clone(), arrive.clone());
+        async move {
+            if request.uri().path().ends_with("/stall") {
+                arrive.send(()).unwrap();
+                released.wait_for(|released| *released).await.unwrap();
+            }
+            json(200, "{}")
+        }
+    })
+    .await;
+    let others = Backend::start(&world, Settings { names: vec!["others-v1.others.svc"], ..settings() }, |_| async {
+        json(200, "{}")
+    })
+    .await;
+    let many: Vec<_> = (1..=8).map(|last| ([127, 0, 0, last], greedy.address.port()).into()).collect();
+    world.registry("things.yaml", &world.manifests("things.example.com", "v1", &many, ""));
+    world.register("others.example.com", "v1", &[&others]);
+    // A quarter of them, but no less than 64, may lead to one APIService.
+    let gateway = Gateway::start_with_descriptors(256, &world.arguments(&[]));
+    let jane = world.user("jane", &[]);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    assert_eq!(sample(&gateway, "narthex_backend_connections_limit").await, Some(64.0));
+    let asking: Vec<_> = (0..AT_ONCE)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.get(&format!("{THINGS}/stall")).await })
+        })
+        .collect();
+    for _ in 0..64 {
+        tokio::time::timeout(PATIENCE, arrived.recv()).await.expect("there is room").unwrap();
+    }
+    // The others are told so, before anybody answers.
+    let mut told = Vec::new();
+    let mut waiting = Vec::new();
+    let until = tokio::time::Instant::now() + PATIENCE;
+    for one in asking {
+        waiting.push(one);
+    }
+    while told.len() < AT_ONCE - 64 {
+        assert!(tokio::time::Instant::now() < until, "{} were told", told.len());
+        let (over, still): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|one| one.is_finished());
+        told.extend(over);
+        waiting = still;
+        tokio::task::yield_now().await;
+    }
+    for one in told {
+        let answer = one.await.unwrap();
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert_eq!(answer.headers["retry-after"], "1");
+        let status = answer.json();
+        assert_eq!(status["details"]["causes"][0]["reason"], "TooManyConnections", "{status}");
+    }
+    // Nobody else notices, and it says nothing against the backend.
+    assert_eq!(client.get("/apis/others.example.com/v1/namespaces/default/others").await.status, 200);
+    let report = admin(&gateway, get("/status.json", &[])).await.json();
+    let of_things = report["apiservices"].as_array().unwrap().iter().find(|one| one["name"] == "v1.things.example.com");
+    assert_eq!((&of_things.unwrap()["available"], &of_things.unwrap()["circuit"]), (&true.into(), &"closed".into()));
+    release.send(true).unwrap();
+    for one in waiting {
+        assert_eq!(one.await.unwrap().status, 200);
+    }
+    assert_eq!(client.get(THINGS).await.status, 200);
 }
 
 /// Waits until the other end closes; what came before.

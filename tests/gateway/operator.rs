@@ -8,7 +8,7 @@ use http::Method;
 use serde_json::{Value, json as value};
 use tokio::io::AsyncReadExt;
 
-use crate::backend::{Settings, data, told};
+use crate::backend::{Backend, Settings, data, json, resources, told};
 use crate::client::{Client, admin, get, next, request, sample};
 use crate::world::{Gateway, World, eventually, narthex};
 
@@ -152,6 +152,9 @@ async fn status_shows_what_runs_in_every_form() {
     assert_eq!(report["listen"], value!([format!("https://{}", gateway.address)]));
     let service = &report["apiservices"][0];
     assert_eq!((&service["name"], &service["circuit"]), (&value!("v1.things.example.com"), &value!("closed")));
+    let discovery = &service["discovery"];
+    assert_eq!((&discovery["state"], &discovery["problem"]), (&value!("current"), &value!("")), "{discovery}");
+    assert!(discovery["last"].as_str().unwrap().ends_with('Z') && discovery["resources"] == 1, "{discovery}");
     assert_eq!(
         service["endpoints"][0],
         value!({
@@ -182,7 +185,11 @@ async fn status_shows_what_runs_in_every_form() {
         let cells: Vec<&str> = line.split_whitespace().take(6).collect();
         assert_eq!(cells, ["v1.things.example.com", "things/things-v1", "True", "1/1", "0", "1"], "{text}");
         assert!(text.contains("serving.crt") && text.contains(&gateway.address.to_string()), "{text}");
-        assert_eq!(text.contains(&backend.address.to_string()), form == ["-o", "wide"], "{text}");
+        let wide = form == ["-o", "wide"];
+        assert_eq!(text.contains(&backend.address.to_string()), wide, "{text}");
+        let head = text.lines().find(|line| line.starts_with("NAME")).unwrap();
+        assert_eq!(head.contains("CIRCUIT   DISCOVERY"), wide, "{text}");
+        assert_eq!(line.contains("   closed    ") && line.contains("s ago   "), wide, "{text}");
     }
     let read: Value = serde_json::from_str(&status(&["-o", "json"])).unwrap();
     assert_eq!(read["apiservices"][0]["name"], "v1.things.example.com");
@@ -206,6 +213,61 @@ async fn status_shows_what_runs_in_every_form() {
     let nobody = narthex(&["status".to_owned(), "--admin-address=127.0.0.1:9".to_owned()]);
     assert_eq!(nobody.status.code(), Some(1));
     assert!(nobody.stdout.is_empty() && String::from_utf8_lossy(&nobody.stderr).contains("Is Narthex running?"));
+}
+
+/// When each backend last said what it serves, and why it did not since.
+#[tokio::test(flavor = "multi_thread")]
+async fn status_says_what_became_of_the_last_discovery() {
+    let world = World::new();
+    let (well, said) = tokio::sync::watch::channel(true);
+    let backend = Backend::start(&world, Settings::default(), move |request| {
+        let well = *said.borrow();
+        async move {
+            match resources(request.uri().path()) {
+                Some(resources) if well => json(200, &resources),
+                Some(_) => {
+                    json(200, r#"{"kind":"APIResourceList","groupVersion":"other.example.com/v1","resources":[]}"#)
+                }
+                None => json(404, "{}"),
+            }
+        }
+    })
+    .await;
+    world.register("things.example.com", "v1", &[&backend]);
+    // One of which nothing can be known.
+    world.registry("nowhere.yaml", &world.manifests("nowhere.example.com", "v1", &[], ""));
+    let gateway = world.gateway(&[]);
+    let discovery = async |wanted: &dyn Fn(&Value) -> bool| {
+        eventually("what is said of discovery", async || {
+            let report = admin(&gateway, get("/status.json", &[])).await.json();
+            let all = report["apiservices"].as_array().unwrap();
+            let one = all.iter().find(|one| one["name"] == "v1.things.example.com")?;
+            wanted(&one["discovery"]).then_some(report.clone())
+        })
+        .await
+    };
+    let of = |report: &Value, name: &str| {
+        let all = report["apiservices"].as_array().unwrap();
+        all.iter().find(|one| one["name"] == name).unwrap()["discovery"].clone()
+    };
+    let before = discovery(&|now| now["state"] == "current").await;
+    let nowhere = of(&before, "v1.nowhere.example.com");
+    assert!(nowhere["last"] == "" && nowhere["state"] != "current", "{nowhere}");
+    well.send(false).unwrap();
+    // A backend that is registered otherwise is asked anew, and says what is not believed.
+    let text = world.manifests("things.example.com", "v1", &[backend.address], "");
+    world.registry(
+        "v1.things.example.com.yaml",
+        &text.replace("port: 443}\n---", "port: 8443}\n---").replace("port: 443, targetPort", "port: 8443, targetPort"),
+    );
+    let stale = discovery(&|now| now["state"] == "stale" && now["problem"] != "").await;
+    let stale = of(&stale, "v1.things.example.com");
+    assert!(stale["problem"].as_str().unwrap().contains("the answer is not about things.example.com/v1"), "{stale}");
+    let output = narthex(&["status".to_owned(), format!("--admin-address={}", gateway.admin), "-owide".to_owned()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("stale, never") && text.contains("discovery: the answer is not about"), "{text}");
+    let page = admin(&gateway, get("/", &[])).await.text();
+    assert!(page.contains("stale, never"), "{page}");
 }
 
 /// What is odd but no mistake is said once: at the start, not in every place that takes an interest in the file.

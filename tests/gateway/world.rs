@@ -200,7 +200,22 @@ impl Gateway {
     pub(crate) fn start_in(command: &str, arguments: &[String], environment: &[(&str, &str)]) -> Gateway {
         let mut program = Command::new(env!("CARGO_BIN_EXE_narthex"));
         // Under this name it is a command of itself.
-        let program = if command == "kube-rbac-proxy" { program.arg0(command) } else { program.arg(command) };
+        match command {
+            "kube-rbac-proxy" => program.arg0(command),
+            _ => program.arg(command),
+        };
+        Gateway::begin(program, arguments, environment)
+    }
+
+    /// A gateway that can have so many descriptors open.
+    pub(crate) fn start_with_descriptors(most: usize, arguments: &[String]) -> Gateway {
+        let mut program = Command::new("/bin/sh");
+        let line = format!("ulimit -n {most}; exec \"$0\" gateway \"$@\"");
+        program.args(["-c", &line, env!("CARGO_BIN_EXE_narthex")]);
+        Gateway::begin(program, arguments, &[])
+    }
+
+    fn begin(mut program: Command, arguments: &[String], environment: &[(&str, &str)]) -> Gateway {
         let mut child = program
             .args(arguments)
             .env_clear()
@@ -261,6 +276,7 @@ impl Gateway {
     }
 
     /// CPU time of all its threads so far.
+    #[allow(dead_code, reason = "benches want to know")]
     pub(crate) fn cpu(&self) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
         let spent = tasks.filter_map(|task| {

@@ -2,7 +2,9 @@
 
 mod desk;
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -15,7 +17,7 @@ use super::Board;
 use crate::kubeclient::election::Leadership;
 use crate::kubeclient::{Client, Patience};
 use crate::process::{Drain, Phase, Published};
-use crate::registry::{Backend, Origin, Registry, Statuses};
+use crate::registry::{ApiService, Backend, Origin, Registry, Statuses};
 use desk::{Desk, Verdict};
 
 /// Changes that come together are looked at together.
@@ -51,27 +53,43 @@ impl Announcer {
         let mut desk = Desk::default();
         let (mut board, mut statuses) = (self.board.changes(), self.statuses.changes());
         let mut silent_until: Option<Instant> = None;
+        let mut seen = (0, 0);
+        let mut pending = Pending::Everybody;
         loop {
+            let judged = self.board.changed_since(seen.0);
+            let stands = self.statuses.changed_since(seen.1);
+            seen = (judged.0, stands.0);
+            pending.add(judged.1);
+            pending.add(stands.1);
             if self.leadership.load().leads && silent_until.is_none_or(|until| Instant::now() >= until) {
-                silent_until = self.write(&mut desk).await.err().map(|Forbidden| Instant::now() + FORBIDDEN);
+                silent_until =
+                    self.write(&mut desk, &mut pending).await.err().map(|Forbidden| Instant::now() + FORBIDDEN);
             }
             tokio::select! {
                 Ok(()) = board.changed() => {}
                 Ok(()) = statuses.changed() => {}
-                () = self.leadership.changed() => {}
-                () = sleep(AGAIN) => {}
+                () = self.leadership.changed() => pending = Pending::Everybody,
+                () = sleep(AGAIN) => pending = Pending::Everybody,
                 () = drain.reached(Phase::Leaving) => return,
             }
             sleep(TOGETHER).await;
         }
     }
 
-    async fn write(&self, desk: &mut Desk) -> Result<(), Forbidden> {
+    /// Writes what is to be written of those that are pending. Who stays so was not looked at.
+    async fn write(&self, desk: &mut Desk, pending: &mut Pending) -> Result<(), Forbidden> {
         let registry = self.registry.get();
-        // Those that are served by whoever owns the unclaimed paths are that server's to judge.
-        let theirs =
-            registry.api_services.iter().filter(|one| one.origin == Origin::Cluster && one.backend != Backend::Local);
-        for one in theirs {
+        let mut names = match std::mem::replace(pending, Pending::These(BTreeSet::new())) {
+            Pending::These(names) => names,
+            Pending::Everybody => {
+                desk.retain(|name| self.statuses.of(name).is_some());
+                registry.api_services().map(|one| one.name.as_str().into()).collect()
+            }
+        };
+        while let Some(name) = names.pop_first() {
+            // Those that are served by whoever owns the unclaimed paths are that server's to judge.
+            let theirs = |one: &&Arc<ApiService>| one.origin == Origin::Cluster && one.backend != Backend::Local;
+            let Some(one) = registry.api_service(&name).filter(theirs) else { continue };
             let Some(stands) = self.statuses.of(&one.name) else { continue };
             let availability = self.board.of(&one.name);
             let condition = availability.condition();
@@ -85,19 +103,26 @@ impl Announcer {
                 ),
                 Verdict::Write { version, conditions } => {
                     if !self.leadership.load().leads {
+                        *pending = Pending::Everybody;
                         return Ok(());
                     }
                     match self.put(&one.name, &version, conditions).await {
                         Ok(Some(version)) => desk.wrote(&one.name, &condition, version, Instant::now()),
                         Ok(None) => {}
                         // The others would find it away, too.
-                        Err(Refused::Away) => return Ok(()),
-                        Err(Refused::Forbidden) => return Err(Forbidden),
+                        Err(Refused::Away) => {
+                            names.insert(name);
+                            *pending = Pending::These(names);
+                            return Ok(());
+                        }
+                        Err(Refused::Forbidden) => {
+                            *pending = Pending::Everybody;
+                            return Err(Forbidden);
+                        }
                     }
                 }
             }
         }
-        desk.retain(|name| self.statuses.of(name).is_some());
         Ok(())
     }
 
@@ -138,6 +163,23 @@ impl Announcer {
                 tracing::debug!(apiservice = name, %error, "its condition could not be written");
                 Err(Refused::Away)
             }
+        }
+    }
+}
+
+/// Who is to be looked at.
+enum Pending {
+    These(BTreeSet<Arc<str>>),
+    Everybody,
+}
+
+impl Pending {
+    /// These, too; without names everybody.
+    fn add(&mut self, names: Option<BTreeSet<Arc<str>>>) {
+        match (&mut *self, names) {
+            (Pending::These(pending), Some(mut names)) => pending.append(&mut names),
+            (_, None) => *self = Pending::Everybody,
+            (Pending::Everybody, _) => {}
         }
     }
 }

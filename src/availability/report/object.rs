@@ -96,7 +96,7 @@ pub(super) mod tests {
         condition.reason = "FailedDiscoveryCheck".into();
         condition.since = SystemTime::UNIX_EPOCH + Duration::from_millis(61_500);
         condition.detail = "10.0.0.1".to_owned();
-        Object { api_service: registry.api_services[0].clone(), condition: Arc::new(condition), version }
+        Object { api_service: registry.in_order()[0].clone(), condition: Arc::new(condition), version }
     }
 
     #[test]

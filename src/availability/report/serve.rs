@@ -78,7 +78,7 @@ impl Reports {
         }
         let view = self.view.get();
         match &*info.verb {
-            "get" => match view.objects.get(&*info.name) {
+            "get" => match view.object(&info.name) {
                 Some(object) => Ok(plain(&one(object, shape), yaml)),
                 None => refuse(Status::object_not_found(GROUP, RESOURCE, &info.name)),
             },
@@ -152,7 +152,7 @@ fn one(object: &Object, shape: Shape) -> Value {
 }
 
 fn list(view: &View, filter: &Filter, shape: Shape) -> Value {
-    let objects: Vec<&Object> = view.objects.values().map(AsRef::as_ref).filter(|one| filter.takes(one)).collect();
+    let objects: Vec<&Object> = view.objects().into_iter().map(AsRef::as_ref).filter(|one| filter.takes(one)).collect();
     let (kind, api_version, items): (_, _, Vec<Value>) = match shape {
         Shape::Table(include) => return table(&objects, view.version, include, true, SystemTime::now()),
         Shape::Plain(Extent::Whole) => {

@@ -1,13 +1,13 @@
 //! All APIServices with their conditions, and how they lately changed.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::object::Object;
 use crate::availability::{Board, Condition};
-use crate::process::{Drain, Phase, Published, Publisher};
-use crate::registry::Registry;
+use crate::process::{Drain, Phase, Published, Publisher, Sharded};
+use crate::registry::{Mark, Registry};
 
 /// A snapshot of all objects; immutable.
 #[derive(Clone)]
@@ -16,9 +16,9 @@ pub struct View {
     /// one, so that a watch that outlived it is told to begin again and not left waiting.
     pub(super) version: u64,
     /// By name.
-    pub(super) objects: BTreeMap<String, Arc<Object>>,
-    /// The latest changes, oldest first.
-    pub(super) changes: VecDeque<Change>,
+    pub(super) objects: Sharded<Arc<Object>>,
+    /// The latest changes, oldest first, in pieces of which all but the last are full.
+    pub(super) changes: VecDeque<Arc<Vec<Change>>>,
     /// The version before the oldest change we still know.
     pub(super) forgotten: u64,
 }
@@ -31,45 +31,87 @@ pub(super) struct Change {
     pub(super) after: Option<Arc<Object>>,
 }
 
-/// A watch that falls further behind has to list again.
-const MOST_CHANGES: usize = 1000;
+/// A watch that falls further behind than so many pieces has to list again.
+const MOST_PIECES: usize = 32;
+/// A piece, which is what it costs to add a change.
+const PIECE: usize = 32;
 
 impl View {
     /// The view of nothing, at `now`.
     pub fn empty(now: SystemTime) -> View {
         let version = now.duration_since(UNIX_EPOCH).map_or(1, |since| since.as_millis() as u64);
-        View { version, objects: BTreeMap::new(), changes: VecDeque::new(), forgotten: version }
+        View { version, objects: Sharded::default(), changes: VecDeque::new(), forgotten: version }
+    }
+
+    /// The object of the APIService `name`.
+    pub(super) fn object(&self, name: &str) -> Option<&Arc<Object>> {
+        self.objects.get(name)
+    }
+
+    /// All objects by their names; sorted when it is asked for.
+    pub(super) fn objects(&self) -> Vec<&Arc<Object>> {
+        let mut all: Vec<_> = self.objects.values().collect();
+        all.sort_unstable_by(|a, b| a.api_service.name.cmp(&b.api_service.name));
+        all
+    }
+
+    /// What changed after `version`, oldest first.
+    pub(super) fn changes_since(&self, version: u64) -> impl Iterator<Item = &Change> {
+        let late = move |piece: &&Arc<Vec<Change>>| piece.last().is_some_and(|last| last.version > version);
+        // From behind, as that is where most of those who ask are.
+        let pieces = self.changes.iter().rev().take_while(late).count();
+        let changes = self.changes.range(self.changes.len() - pieces..).flat_map(|piece| piece.iter());
+        changes.filter(move |change| change.version > version)
     }
 
     /// The view after this, or nothing when it would be the same.
     pub fn next(&self, registry: &Registry, condition: impl Fn(&str) -> Arc<Condition>) -> Option<View> {
+        let all = registry.api_services().map(|one| one.name.as_str()).chain(self.objects.names());
+        self.next_of(all.collect(), registry, condition)
+    }
+
+    /// The same when nothing but what concerns `names` can have changed.
+    pub fn next_of(
+        &self,
+        names: BTreeSet<&str>,
+        registry: &Registry,
+        condition: impl Fn(&str) -> Arc<Condition>,
+    ) -> Option<View> {
         let mut next = self.clone();
-        for api_service in &registry.api_services {
-            let condition = condition(&api_service.name);
-            let before = self.objects.get(&api_service.name);
+        for name in names {
+            let before = self.objects.get(name);
+            let Some(api_service) = registry.api_service(name) else {
+                if let Some(gone) = before {
+                    next.objects.remove(name);
+                    next.record(Some(gone.clone()), None);
+                }
+                continue;
+            };
+            let condition = condition(name);
             let same = |before: &&Arc<Object>| {
                 Arc::ptr_eq(&before.api_service, api_service) && same_to_clients(&before.condition, &condition)
             };
             if before.filter(same).is_none() {
                 let version = next.version + 1;
                 let object = Arc::new(Object { api_service: api_service.clone(), condition, version });
-                next.objects.insert(api_service.name.clone(), object.clone());
+                next.objects.insert(name, object.clone());
                 next.record(before.cloned(), Some(object));
             }
-        }
-        let gone = self.objects.values().filter(|object| registry.api_service(&object.api_service.name).is_none());
-        for object in gone {
-            next.objects.remove(&object.api_service.name);
-            next.record(Some(object.clone()), None);
         }
         (next.version != self.version).then_some(next)
     }
 
     fn record(&mut self, before: Option<Arc<Object>>, after: Option<Arc<Object>>) {
         self.version += 1;
-        self.changes.push_back(Change { version: self.version, before, after });
-        if self.changes.len() > MOST_CHANGES {
-            self.forgotten = self.changes.pop_front().map_or(self.forgotten, |oldest| oldest.version);
+        let change = Change { version: self.version, before, after };
+        match self.changes.back_mut().filter(|piece| piece.len() < PIECE) {
+            Some(piece) => Arc::make_mut(piece).push(change),
+            None => self.changes.push_back(Arc::new(vec![change])),
+        }
+        if self.changes.len() > MOST_PIECES
+            && let Some(oldest) = self.changes.pop_front()
+        {
+            self.forgotten = oldest.last().map_or(self.forgotten, |last| last.version);
         }
     }
 }
@@ -83,16 +125,30 @@ fn same_to_clients(a: &Condition, b: &Condition) -> bool {
 pub async fn follow(mut registry: Published<Registry>, board: Board, publisher: Publisher<View>, mut drain: Drain) {
     let mut changes = board.changes();
     let reader = publisher.reader();
-    let mut look = true;
+    let mut seen: Option<(Mark, u64)> = None;
     loop {
         let known = registry.get();
-        if look && let Some(next) = reader.get().next(&known, |name| board.of(name).condition()) {
+        let since = seen.as_ref().map(|(mark, version)| (known.changes_since(mark), board.changed_since(*version)));
+        let condition = |name: &str| board.of(name).condition();
+        let next = match &since {
+            Some((Some(registered), (_, Some(judged)))) => {
+                // Where its endpoints are, an APIService does not say.
+                let names = registered.api_services.iter().copied().chain(judged.iter().map(AsRef::as_ref)).collect();
+                reader.get().next_of(names, &known, condition)
+            }
+            _ => {
+                seen = Some((known.mark(), board.changed_since(0).0));
+                reader.get().next(&known, condition)
+            }
+        };
+        if let Some((_, (version, _))) = since {
+            seen = Some((known.mark(), version));
+        }
+        if let Some(next) = next {
             publisher.publish(Arc::new(next));
         }
-        look = true;
         tokio::select! {
-            // Where its endpoints are, an APIService does not say.
-            () = registry.changed() => look = registry.load().only_endpoints_since(&known.mark()).is_none(),
+            () = registry.changed() => {}
             Ok(()) = changes.changed() => {}
             () = drain.reached(Phase::Ending) => return,
         }
@@ -128,25 +184,32 @@ pub(super) mod tests {
         let view = View::empty(UNIX_EPOCH);
         let two = registry_of(&["v1.a.io", "v1.b.io"]);
         let view = view.next(&two, known(ConditionStatus::Unknown)).unwrap();
-        assert_eq!((view.version, view.objects["v1.b.io"].version), (2, 2));
+        assert_eq!((view.version, view.object("v1.b.io").unwrap().version), (2, 2));
         assert!(view.next(&two, known(ConditionStatus::Unknown)).is_none());
         let view = view.next(&two, known(ConditionStatus::True)).unwrap();
-        assert_eq!((view.version, view.objects["v1.a.io"].version), (4, 3));
+        assert_eq!((view.version, view.object("v1.a.io").unwrap().version), (4, 3));
         let view = view.next(&Registry::default(), known(ConditionStatus::True)).unwrap();
-        assert!(view.objects.is_empty());
-        assert_eq!(view.changes.len(), 6);
-        assert!(view.changes[5].after.is_none());
+        assert!(view.objects().is_empty());
+        let changes: Vec<_> = view.changes_since(0).collect();
+        assert_eq!(changes.len(), 6);
+        assert!(changes[5].after.is_none());
+        assert_eq!(view.changes_since(view.version - 2).count(), 2);
     }
 
     #[test]
     fn old_changes_are_forgotten() {
         let registry = registry_of(&["v1.a.io"]);
         let mut view = View::empty(UNIX_EPOCH);
-        for n in 0..MOST_CHANGES + 10 {
+        for n in 0..MOST_PIECES * PIECE + 10 {
             let status = if n % 2 == 0 { ConditionStatus::True } else { ConditionStatus::False };
             view = view.next(&registry, known(status)).unwrap();
         }
-        assert_eq!((view.changes.len(), view.forgotten), (MOST_CHANGES, 10));
-        assert_eq!(view.changes[0].version, 11);
+        let (count, forgotten) = (view.changes_since(0).count() as u64, view.forgotten);
+        assert_eq!((count + forgotten, forgotten), (view.version, PIECE as u64));
+        assert_eq!(view.changes_since(0).next().unwrap().version, forgotten + 1);
+        assert_eq!(
+            view.changes_since(forgotten + PIECE as u64 + 3).next().unwrap().version,
+            forgotten + PIECE as u64 + 4
+        );
     }
 }

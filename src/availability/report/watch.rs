@@ -66,7 +66,7 @@ impl Watch {
     fn begin(&mut self) {
         if self.wish.options.initial {
             let view = self.view.get();
-            for object in view.objects.values() {
+            for object in view.objects() {
                 if self.wish.filter.takes(object) {
                     self.event("ADDED", object);
                 }
@@ -93,7 +93,7 @@ impl Watch {
             return;
         }
         let at = self.at;
-        for change in view.changes.iter().filter(|change| change.version > at) {
+        for change in view.changes_since(at) {
             let before = change.before.as_ref().filter(|object| self.wish.filter.takes(object));
             let after = change.after.as_ref().filter(|object| self.wish.filter.takes(object));
             match (before, after) {

@@ -26,14 +26,14 @@ impl Content {
             let root = |path: &str| {
                 let offered = self.offered.get(path)?;
                 let groups: Vec<Group> = offered.iter().map(group).collect();
-                let document = document(&groups.iter().collect::<Vec<_>>());
+                let document = document(&groups);
                 to_raw_value(&serde_json::from_slice::<&RawValue>(&document).ok()?).ok()
             };
             return serde_json::to_vec(&Roots { api: root("/api")?, apis: root("/apis")? }).ok();
         }
         let resources = self.resources.clone();
         let all = Offered { group: of.group.clone(), version: of.version.clone(), resources, current: true };
-        Some(document(&[&group(&all)]))
+        Some(document(&[group(&all)]))
     }
 
     /// What `kept` says of `of`: it was heard once, but not by this process. `None` when it is not believed.
@@ -54,7 +54,7 @@ fn group(offered: &Offered) -> Group {
     Group { name: group, versions: vec![Version { version, resources, current }] }
 }
 
-fn document(groups: &[&Group]) -> Vec<u8> {
+fn document(groups: &[Group]) -> Vec<u8> {
     aggregated(groups, "apidiscovery.k8s.io/v2").json.to_vec()
 }
 

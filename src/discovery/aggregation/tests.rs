@@ -8,7 +8,9 @@ use bytes::Bytes;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
+use super::super::documents::Root;
 use super::super::fetch::{Fetched, MAX_BODY, TIMEOUT};
+use super::super::media::Form;
 use super::*;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -104,7 +106,7 @@ fn good(group: &str, versions: &[&str], resource: &str) -> Behaviour {
 /// What is served for each group and version: resources, or with a `!` when marked stale.
 fn served(documents: &Published<Documents>) -> Vec<String> {
     let documents = documents.get();
-    let list: serde_json::Value = serde_json::from_slice(&documents.groups.v2.json).unwrap();
+    let list: serde_json::Value = serde_json::from_slice(&documents.list(Root::Named, Form::V2).json).unwrap();
     let mut lines = Vec::new();
     for group in list["items"].as_array().unwrap() {
         for version in group["versions"].as_array().unwrap() {
@@ -151,7 +153,8 @@ fn a_slow_and_a_dead_backend_delay_nobody() {
         assert!(!documents.get().all_asked());
         sleep(TIMEOUT).await;
         assert!(documents.get().all_asked());
-        let sources = documents.get().sources.clone();
+        let documents = documents.get();
+        let sources = documents.sources();
         assert_eq!(sources[0].problem, "connection refused");
         assert_eq!(sources[2].problem, "no answer to GET /apis within 5 s");
         assert_eq!((sources[1].current, sources[1].resources), (true, 1));
@@ -259,9 +262,11 @@ fn an_old_backend_is_asked_in_the_older_form() {
         sleep(TIMEOUT + Duration::from_millis(1)).await;
         assert_eq!(served(&documents), ["old/v3:!", "old/v2:!", "old/v1:things"]);
         let documents = documents.get();
-        let core: serde_json::Value = serde_json::from_slice(&documents.core.v2.json).unwrap();
+        let core: serde_json::Value = serde_json::from_slice(&documents.list(Root::Core, Form::V2).json).unwrap();
         assert_eq!(core["items"][0]["versions"][0]["resources"][0]["resource"], "pods");
-        assert!(documents.sources.iter().any(|it| it.problem == "the answer is not about old/v3, which was asked for"));
+        assert!(
+            documents.sources().iter().any(|it| it.problem == "the answer is not about old/v3, which was asked for")
+        );
     });
 }
 
@@ -294,13 +299,13 @@ fn liars_change_nothing() {
                 settle().await;
                 assert_eq!(served(&documents), [expected]);
             }
-            assert!(!documents.get().sources[0].problem.is_empty());
+            assert!(!documents.get().sources()[0].problem.is_empty());
         }
         world.set("v1.good", "/apis", good("evil", &["v1"], "stolen"));
         discovery.nudge("v1.good");
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things!"], "it answers, but not about this one");
-        assert_eq!(documents.get().sources[0].problem, "its backend does not list this group and version");
+        assert_eq!(documents.get().sources()[0].problem, "its backend does not list this group and version");
     });
 }
 

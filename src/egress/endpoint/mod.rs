@@ -20,7 +20,7 @@ use crate::egress::http1::{Idle, Open};
 use crate::egress::http2::{Multiplexed, NotAsked};
 use crate::egress::lease::{Lease, Pending, Stream};
 use crate::egress::pool::PoolReport;
-use crate::egress::{Address, Dialler, Upstream, Wire, refusal};
+use crate::egress::{Address, Allowance, Dialler, Upstream, Wire, refusal};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
 
@@ -36,6 +36,8 @@ pub struct Endpoint {
     dialler: Dialler,
     /// Connections that may be open at a time.
     most: usize,
+    /// Those to all endpoints of its APIService, and how many there may be.
+    allowance: (Allowance, usize),
     /// What was spoken last; unknown before the first connection.
     protocol: Cell<Option<Protocol>>,
     idle: Idle,
@@ -85,7 +87,12 @@ pub enum SendError {
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
-    pub(in crate::egress) fn new(upstream: Upstream, dialler: Dialler, most: usize) -> Rc<Endpoint> {
+    pub(in crate::egress) fn new(
+        upstream: Upstream,
+        dialler: Dialler,
+        most: usize,
+        allowance: (Allowance, usize),
+    ) -> Rc<Endpoint> {
         let host = match &upstream.address {
             Address::Tcp(destination) => destination.to_string(),
             // As Go's clients that are given a socket and no more.
@@ -97,6 +104,7 @@ impl Endpoint {
             host,
             dialler,
             most,
+            allowance,
             protocol: Cell::new(None),
             idle: Idle::default(),
             open: Open::default(),
@@ -198,8 +206,10 @@ impl Endpoint {
     /// # Errors
     /// When no connection could be opened.
     pub async fn open_private(self: &Rc<Self>) -> Result<(http1::SendRequest<Body>, Timing), DialError> {
+        let place = self.place()?;
         let opened = async {
-            let dialled = self.dialler.dial(&self.upstream, true).await?;
+            let mut dialled = self.dialler.dial(&self.upstream, true).await?;
+            dialled.keep(place);
             let timing = dialled.timing;
             Ok((crate::egress::http1::greet(dialled, &self.open).await?, timing))
         };

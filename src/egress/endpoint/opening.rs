@@ -9,6 +9,7 @@ use hyper::client::conn::http1;
 
 use super::Endpoint;
 use crate::egress::Wire;
+use crate::egress::allowance::Place;
 use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
 use crate::egress::silence::Verdict;
 use crate::egress::{http1 as one, http2 as many};
@@ -82,9 +83,11 @@ impl Endpoint {
             let cause = format!("{}: no more connections than there are may be opened", self.upstream.address);
             return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
         }
+        let place = self.place()?;
         let opened = async {
             let started = Instant::now();
-            let dialled = self.dialler.dial(&self.upstream, false).await?;
+            let mut dialled = self.dialler.dial(&self.upstream, false).await?;
+            dialled.keep(place);
             let timing = dialled.timing;
             let protocol = dialled.protocol;
             self.protocol.set(Some(protocol));
@@ -122,6 +125,17 @@ impl Endpoint {
             Err(error) => self.eject(error),
         }
         opened
+    }
+
+    /// A place among the connections to all endpoints of the APIService. That there is none says nothing of this endpoint,
+    /// which stays in: what is open goes on.
+    pub(super) fn place(&self) -> Result<Place, DialError> {
+        let (allowance, most) = &self.allowance;
+        allowance.take(*most).ok_or_else(|| {
+            let cause =
+                format!("{}: all {most} connections that its APIService may have are open", self.upstream.address);
+            DialError { phase: DialPhase::Connect, reason: "TooManyConnections", cause }
+        })
     }
 
     /// Whether no open connection takes a further request.

@@ -58,6 +58,7 @@ pub struct Metrics {
     certificate_expiry: Family<1>,
     registry_errors: Family<1>,
     registry_warnings: AtomicU64,
+    connections_bound: AtomicU64,
     registry_source_up: Family<1>,
     leader: Family<1>,
     reviews: Reviews,
@@ -127,6 +128,7 @@ impl Metrics {
             certificate_expiry: Family::default(),
             registry_errors: Family::default(),
             registry_warnings: AtomicU64::default(),
+            connections_bound: AtomicU64::default(),
             registry_source_up: Family::default(),
             leader: Family::default(),
             reviews: Reviews::default(),
@@ -264,6 +266,11 @@ impl Metrics {
     /// `source` (a file of the registry directory, or `kube-apiserver`) holds `count` mistakes.
     pub fn registry_errors(&self, source: &str, count: usize) {
         self.registry_errors.set([source], count as f64);
+    }
+
+    /// There may be so many connections to all endpoints of one APIService.
+    pub fn connections_are_bounded(&self, most: usize) {
+        self.connections_bound.store(most as u64, Relaxed);
     }
 
     /// `count` things in the registry are allowed but deserve a second look.

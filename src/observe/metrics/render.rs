@@ -88,6 +88,12 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     );
     text.family("narthex_registry_warnings", Kind::Gauge, "What in the registry is in use but deserves a second look.");
     text.sample(&[], metrics.registry_warnings.load(Relaxed));
+    text.family(
+        "narthex_backend_connections_limit",
+        Kind::Gauge,
+        "Connections that may be open to all endpoints of one APIService together.",
+    );
+    text.sample(&[], metrics.connections_bound.load(Relaxed));
     metrics.door.render(&mut text);
     sums.watches(&mut text);
     Reading::now().render(&mut text);

@@ -18,7 +18,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::merge::Merged;
 use super::part::{GroupVersionKind, Part};
 use super::serve::{Built, Demand, Version2};
-use crate::discovery::{Bounds, By, Contents, Fetch, FetchError, Keeper, Kept, Known, Outcome, Shelf, Subject, within};
+use crate::discovery::{
+    All, Bounds, By, Change, Contents, Fetch, FetchError, Keeper, Kept, Known, Outcome, Shelf, Subject, within,
+};
 use crate::kubeapi::version::compare_kube_aware;
 use crate::process::{Published, Publisher};
 
@@ -67,7 +69,7 @@ pub struct Aggregation2<F: Fetch + 'static> {
 struct Inner<F: Fetch + 'static> {
     keeper: Keeper<Asking<F>>,
     shelf: Shelf,
-    known: RefCell<Vec<Known>>,
+    known: RefCell<All>,
     /// Rings when `known` changed.
     changed: Notify,
     recalled: Recalled,
@@ -109,13 +111,26 @@ impl<F: Fetch + 'static> Aggregation2<F> {
     }
 
     /// Takes over what is registered now; as `Discovery::follow`.
-    pub fn follow(&self, mut known: Vec<Known>) {
-        // What the delegate serves, it describes.
-        known.retain(|one| one.by != By::Delegate);
-        let before = self.inner.known.replace(known);
-        let known = self.inner.known.borrow();
-        for gone in before.iter().filter(|was| !known.iter().any(|one| one.name == was.name)) {
-            self.inner.shelf.forget(&gone.name);
+    pub fn follow(&self, known: Vec<Known>) {
+        let mut changes: BTreeMap<String, Option<Known>> = BTreeMap::new();
+        changes.extend(self.inner.known.borrow().keys().map(|name| (name.clone(), None)));
+        changes.extend(known.into_iter().map(|one| (one.name.clone(), Some(one))));
+        self.follow_changes(changes);
+    }
+
+    /// The same when nothing else changed than these.
+    pub fn follow_changes(&self, changes: impl IntoIterator<Item = Change>) {
+        let mut known = self.inner.known.borrow_mut();
+        for (name, now) in changes {
+            // What the delegate serves, it describes.
+            match now.filter(|one| one.by != By::Delegate) {
+                Some(one) => drop(known.insert(name, one)),
+                None => {
+                    if known.remove(&name).is_some() {
+                        self.inner.shelf.forget(&name);
+                    }
+                }
+            }
         }
         self.inner.changed.notify_one();
     }
@@ -149,7 +164,7 @@ impl<F: Fetch + 'static> Inner<F> {
 
     /// Asks those that are registered now. Of those that were not `looked_up` it is looked up first what was kept.
     async fn apply(&self, looked_up: &mut BTreeSet<String>) {
-        let known = self.known.borrow().clone();
+        let known: Vec<Known> = self.known.borrow().values().cloned().collect();
         let new: Vec<Known> = known.iter().filter(|one| looked_up.insert(one.name.clone())).cloned().collect();
         let shelf = self.shelf.clone();
         let recalled = spawn_blocking(move || {
@@ -364,7 +379,9 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
         content.kept = false;
     }
 
-    fn publish(&self, known: &[Known], contents: &Contents<Content>) {
+    fn publish(&self, known: &All, contents: &Contents<Content>, _: &BTreeSet<String>) {
+        let known: Vec<Known> = known.values().cloned().collect();
+        let known = &*known;
         let content = |one: &Known| contents.get(&one.name).cloned().unwrap_or_default();
         let mut sources: Vec<Source> =
             known.iter().map(|one| Source { known: one.clone(), content: content(one) }).collect();

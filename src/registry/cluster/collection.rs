@@ -42,12 +42,11 @@ impl<T> Collection<T> {
         }
     }
 
-    /// The list is whole: what it did not have is gone. True if anything changed; the first one always does.
-    pub(super) fn end(&mut self) -> bool {
-        let before = self.objects.len();
-        self.objects.retain(|name, _| self.listed.contains(name));
-        let first = !std::mem::replace(&mut self.is_whole, true);
-        first || self.objects.len() != before
+    /// The list is whole: what it did not have is gone, and given back.
+    pub(super) fn end(&mut self) -> Vec<(String, T)> {
+        self.is_whole = true;
+        let listed = &self.listed;
+        self.objects.extract_if(.., |name, _| !listed.contains(name)).collect()
     }
 
     /// The names of the list that ended last, those of wrong objects too.
@@ -55,9 +54,9 @@ impl<T> Collection<T> {
         std::mem::take(&mut self.listed)
     }
 
-    /// True if there was such an object.
-    pub(super) fn remove(&mut self, name: &str) -> bool {
-        self.objects.remove(name).is_some()
+    /// The object that there was.
+    pub(super) fn remove(&mut self, name: &str) -> Option<T> {
+        self.objects.remove(name)
     }
 
     /// What is not so is none of ours any more.
@@ -73,6 +72,7 @@ impl<T> Collection<T> {
         self.objects.contains_key(name)
     }
 
+    #[cfg(test)]
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
         self.objects.values()
     }
@@ -96,8 +96,7 @@ mod tests {
         all.begin();
         assert!(put(&mut all, "a", Some(1), true) && put(&mut all, "b", Some(2), true));
         assert!(!all.is_whole);
-        assert!(all.end());
-        assert!(all.is_whole);
+        assert!(all.end().is_empty() && all.is_whole);
         all.begin();
         assert!(!put(&mut all, "a", Some(1), true), "the same is no change");
         assert_eq!(now(&all), [1, 2]);
@@ -105,11 +104,11 @@ mod tests {
         all.begin();
         put(&mut all, "c", Some(3), true);
         assert_eq!(now(&all), [1, 2, 3]);
-        assert!(all.end());
+        assert_eq!(all.end(), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
         assert_eq!(now(&all), [3]);
         all.begin();
         put(&mut all, "c", Some(3), true);
-        assert!(!all.end());
+        assert!(all.end().is_empty());
     }
 
     #[test]
@@ -122,6 +121,6 @@ mod tests {
         put(&mut all, "a", None, true);
         all.end();
         assert_eq!((now(&all), all.listed().len()), (vec![1], 1));
-        assert!(all.remove("a") && !all.remove("a"));
+        assert!(all.remove("a").is_some() && all.remove("a").is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! The watches there are to be, and what they tell.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::known::{Kind, Known, ServiceEndpoints};
+use super::known::{Kind, Known};
 use super::state::ClusterState;
 use super::statuses::Statuses;
 use crate::egress::Dialler;
@@ -20,7 +20,8 @@ use crate::kubeclient::watch::{self, Keeper, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, Source};
 use crate::process::{Problems, Publisher};
 use crate::registry::api_service::ApiService;
-use crate::registry::snapshot::{Contents, Settings};
+use crate::registry::snapshot::Settings;
+use crate::registry::source::{self, Touched};
 
 /// After this a new APIService is shown, although nothing is known of its namespace yet.
 const SOON: Duration = Duration::from_secs(1);
@@ -137,51 +138,35 @@ impl Followed {
         }
     }
 
-    /// Takes what changed, if it is nothing but endpoints: the version, and the Services with those they have now.
-    pub(in crate::registry) fn take_endpoints(&mut self) -> Option<(u64, Vec<ServiceEndpoints>)> {
-        let taken = {
-            let mut known = self.shared.known.borrow_mut();
-            known.only_endpoints().map(|changed| (known.version, changed))
-        };
-        let taken = taken.filter(|_| self.now.complete);
-        if taken.is_some() {
-            self.shared.dirty.set(false);
-            self.tell(true);
-        }
-        taken
+    /// The registry directory has an APIService of this name that leads to a Service, or none that does.
+    pub(in crate::registry) fn also(&self, name: &str, one: Option<&ApiService>) {
+        self.shared.known.borrow_mut().also(name, one);
     }
 
-    /// Takes what changed: begins and ends watches as the APIServices ask for it, those of `others` too.
-    pub(in crate::registry) fn take<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Taken {
+    /// Takes what changed: begins and ends watches as the APIServices ask for it.
+    pub(in crate::registry) fn take(&mut self) -> Taken {
         self.shared.dirty.set(false);
-        let wanted = self.shared.known.borrow_mut().settle(others);
-        let gone: Vec<Kind> = self
-            .tasks
-            .keys()
-            .filter(|kind| match kind {
-                Kind::ApiServices => false,
-                Kind::Services(name) | Kind::EndpointSlices(name) => !wanted.namespaces.contains(name),
-            })
-            .cloned()
-            .collect();
-        for kind in gone {
-            self.tasks.remove(&kind);
-            self.shared.failing.borrow_mut().remove(&kind);
-            if let Kind::Services(name) | Kind::EndpointSlices(name) = &kind {
-                self.shared.known.borrow_mut().forget(name);
+        let wanted = self.shared.known.borrow_mut().settle();
+        for name in wanted.gone {
+            for kind in [Kind::Services(name.clone()), Kind::EndpointSlices(name.clone())] {
+                self.tasks.remove(&kind);
+                self.shared.failing.borrow_mut().remove(&kind);
             }
+            self.shared.known.borrow_mut().forget(&name);
         }
         for kind in wanted.anew {
             self.begin(kind);
         }
         let mut known = self.shared.known.borrow_mut();
-        // All is taken, these with it.
-        let _ = known.only_endpoints();
-        let complete = known.complete;
-        let taken = Taken { contents: known.contents(), problems: known.problems(), version: known.version, complete };
+        let taken = Taken { touched: known.take_touched(), problems: known.problems(), complete: known.complete };
         drop(known);
-        self.tell(complete);
+        self.tell(taken.complete);
         taken
+    }
+
+    /// What is known of it; not to be held across an await.
+    pub(in crate::registry) fn known(&self) -> Ref<'_, dyn source::Source> {
+        Ref::map(self.shared.known.borrow(), |known| known as &dyn source::Source)
     }
 
     /// Begins to follow these, or does so anew.
@@ -216,12 +201,12 @@ impl Followed {
     }
 }
 
-/// What there is now.
+/// What is another now.
 pub(in crate::registry) struct Taken {
-    pub(in crate::registry) contents: Contents,
+    /// Objects that may be.
+    pub(in crate::registry) touched: Touched,
+    /// All that is wrong.
     pub(in crate::registry) problems: Problems,
-    /// Greater whenever anything changed.
-    pub(in crate::registry) version: u64,
     /// Whether everything was there at least once.
     pub(in crate::registry) complete: bool,
 }

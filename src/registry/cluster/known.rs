@@ -1,7 +1,9 @@
-//! What a kube-apiserver said, kept until it says otherwise. Pure: objects in, contents out.
+//! What a kube-apiserver said, kept until it says otherwise. Pure: objects in, and asked by name.
 //!
 //! An APIService is shown once its Service's namespace has been listed, or nobody waits for that any more: before, it
 //! could not be said where it leads. One that moves is shown where it was until then.
+//!
+//! What an object's change touches is noted when it is heard of, so that nobody has to look at the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,17 +12,20 @@ use std::time::SystemTime;
 use serde_json::value::RawValue;
 
 use super::collection::Collection;
+use super::named::{By, Named};
 use super::namespace::{Namespace, Part};
 use super::object;
 use super::statuses::Statuses;
 use crate::process::{Problem, Problems};
 use crate::registry::api_service::{ApiService, Backend};
 use crate::registry::endpoints::EndpointSlice;
-use crate::registry::snapshot::{Contents, Settings, service_key};
+use crate::registry::service::Service;
+use crate::registry::snapshot::Settings;
+use crate::registry::source::{Source, Touched, of_key, service_key};
 
 /// A collection that is followed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(in crate::registry) enum Kind {
     /// All there are.
     ApiServices,
     /// Those of one namespace.
@@ -30,7 +35,7 @@ pub(super) enum Kind {
 }
 
 /// All that is known.
-pub(super) struct Known {
+pub(in crate::registry) struct Known {
     settings: Settings,
     api_services: Collection<Arc<ApiService>>,
     /// What is shown of them.
@@ -40,33 +45,41 @@ pub(super) struct Known {
     /// The `status` that each has there.
     statuses: Statuses,
     namespaces: BTreeMap<String, Namespace>,
+    named: Named,
+    /// Namespaces with a Service of which it is waited to be known what there is.
+    unsettled: BTreeSet<String>,
+    /// Namespaces that cannot be listed.
+    troubled: BTreeSet<String>,
     /// Whether everything was there once, as far as it can be had.
-    pub(super) complete: bool,
+    pub(in crate::registry) complete: bool,
     problems: BTreeMap<(Kind, String), Vec<Problem>>,
-    /// Counts what changed.
-    pub(super) version: u64,
-    /// The Services whose EndpointSlices changed since this was last asked, by namespace and name.
-    endpoints: BTreeSet<(String, String)>,
-    /// Whether anything else did.
-    otherwise: bool,
+    unlooked: Unlooked,
+    /// What may be another than when this was last taken.
+    touched: Touched,
     /// Counts what was said that somebody may want to look at, be it a mistake.
     pub(super) heard: u64,
 }
 
-/// What is to be followed.
+/// What is to be looked at when it is settled what is shown.
 #[derive(Default)]
-pub(super) struct Wanted {
-    /// Whatever is in these, and nowhere else.
-    pub(super) namespaces: BTreeSet<String>,
-    /// What is to be followed from its beginning.
-    pub(super) anew: Vec<Kind>,
+struct Unlooked {
+    /// By name.
+    api_services: BTreeSet<String>,
+    /// Of which more or less is known than before.
+    namespaces: BTreeSet<String>,
 }
 
-/// A Service, by namespace and name, and its EndpointSlices.
-pub(super) type ServiceEndpoints = ((String, String), Vec<Arc<EndpointSlice>>);
+/// What is to be followed, beside what is already.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::registry) struct Wanted {
+    /// Namespaces that nobody wants followed any more.
+    pub(in crate::registry) gone: Vec<String>,
+    /// What is to be followed from its beginning.
+    pub(in crate::registry) anew: Vec<Kind>,
+}
 
 impl Known {
-    pub(super) fn new(settings: Settings, statuses: Statuses) -> Known {
+    pub(in crate::registry) fn new(settings: Settings, statuses: Statuses) -> Known {
         Known {
             settings,
             api_services: Collection::default(),
@@ -74,17 +87,19 @@ impl Known {
             moving: BTreeSet::new(),
             statuses,
             namespaces: BTreeMap::new(),
+            named: Named::default(),
+            unsettled: BTreeSet::new(),
+            troubled: BTreeSet::new(),
             complete: false,
             problems: BTreeMap::new(),
-            version: 0,
+            unlooked: Unlooked::default(),
+            touched: Touched::default(),
             heard: 0,
-            endpoints: BTreeSet::new(),
-            otherwise: false,
         }
     }
 
     /// A list of this kind begins.
-    pub(super) fn begins(&mut self, kind: &Kind) {
+    pub(in crate::registry) fn begins(&mut self, kind: &Kind) {
         match kind {
             Kind::ApiServices => self.api_services.begin(),
             Kind::Services(namespace) => self.namespace(namespace).begins(Part::Services),
@@ -93,7 +108,7 @@ impl Known {
     }
 
     /// An object of a list, or (`listed` is false) of an event.
-    pub(super) fn has(&mut self, kind: &Kind, text: &RawValue, listed: bool) {
+    pub(in crate::registry) fn has(&mut self, kind: &Kind, text: &RawValue, listed: bool) {
         if self.is_foreign(kind, text) {
             return;
         }
@@ -108,28 +123,28 @@ impl Known {
                 let (one, written) = object::api_service(read, &self.settings, &mut problems);
                 self.statuses.put(&name, written);
                 let same = |a: &Arc<ApiService>, b: &Arc<ApiService>| a.same(b);
-                let changed = self.api_services.put(&name, one.map(Arc::new), listed, same);
-                self.counts(changed);
+                if self.api_services.put(&name, one.map(Arc::new), listed, same) {
+                    self.heard += 1;
+                    self.unlooked.api_services.insert(name.clone());
+                }
             }
             Kind::Services(namespace) => {
                 let one = object::service(read, &mut problems).map(Arc::new);
                 let services = &mut self.namespaces.entry(namespace.clone()).or_default().services.objects;
-                let changed = services.put(&name, one, listed, PartialEq::eq);
-                self.counts(changed);
+                if services.put(&name, one, listed, PartialEq::eq) {
+                    self.touch(namespace, [name.clone()]);
+                }
             }
             Kind::EndpointSlices(namespace) => {
                 let one = object::endpoint_slice(read, &mut problems);
-                let slices = &mut self.namespaces.entry(namespace.clone()).or_default().slices.objects;
-                let services = |one: Option<&Arc<EndpointSlice>>| one.map(|one| one.service.clone());
-                let mut touched = vec![services(slices.get(&name))];
-                let changed = match one {
+                let of = self.namespaces.entry(namespace.clone()).or_default();
+                let touched = match one {
                     // One that belongs to no Service, or has no addresses: none of ours.
-                    Ok(None) => slices.remove(&name),
-                    Ok(Some(one)) => slices.put(&name, Some(Arc::new(one)), listed, PartialEq::eq),
-                    Err(object::Wrong) => slices.put(&name, None, listed, PartialEq::eq),
+                    Ok(None) => of.remove_slice(&name).into_iter().collect(),
+                    Ok(Some(one)) => of.put_slice(&name, Some(Arc::new(one)), listed),
+                    Err(object::Wrong) => of.put_slice(&name, None, listed),
                 };
-                touched.push(services(slices.get(&name)));
-                self.endpoints_change(namespace, changed, touched);
+                self.touch(namespace, touched);
             }
         }
         self.tell(kind, name, problems);
@@ -155,171 +170,198 @@ impl Known {
     }
 
     /// The list is whole.
-    pub(super) fn is_whole(&mut self, kind: &Kind) {
-        let changed = match kind {
+    pub(in crate::registry) fn is_whole(&mut self, kind: &Kind) {
+        let listed = match kind {
             Kind::ApiServices => {
-                let changed = self.api_services.end();
+                let gone = self.api_services.end();
+                self.unlooked.api_services.extend(gone.into_iter().map(|(name, _)| name));
                 let (statuses, api_services) = (&self.statuses, &self.api_services);
                 statuses.retain(|name| api_services.has(name));
-                changed
+                self.api_services.listed()
             }
-            Kind::Services(namespace) => self.namespace(namespace).ends(Part::Services),
-            Kind::EndpointSlices(namespace) => self.namespace(namespace).ends(Part::Slices),
-        };
-        let listed: BTreeSet<String> = match kind {
-            Kind::ApiServices => self.api_services.listed(),
-            Kind::Services(namespace) => self.namespace(namespace).services.objects.listed(),
-            Kind::EndpointSlices(namespace) => self.namespace(namespace).slices.objects.listed(),
+            Kind::Services(namespace) => self.ends(namespace, Part::Services),
+            Kind::EndpointSlices(namespace) => self.ends(namespace, Part::Slices),
         };
         self.problems.retain(|(of, name), _| of != kind || listed.contains(name));
-        self.counts(changed);
         self.heard += 1;
-        self.otherwise = true;
+    }
+
+    fn ends(&mut self, namespace: &str, part: Part) -> BTreeSet<String> {
+        let of = self.namespace(namespace);
+        of.ends(part);
+        let listed = of.listed(part);
+        self.unlooked.namespaces.insert(namespace.to_owned());
+        listed
     }
 
     /// An object is gone.
-    pub(super) fn lacks(&mut self, kind: &Kind, text: &RawValue) {
+    pub(in crate::registry) fn lacks(&mut self, kind: &Kind, text: &RawValue) {
         let Some(name) = object::name_of(text) else { return };
-        let gone = match kind {
+        match kind {
             Kind::ApiServices => {
                 self.statuses.remove(&name);
-                self.api_services.remove(&name)
+                if self.api_services.remove(&name).is_some() {
+                    self.heard += 1;
+                    self.unlooked.api_services.insert(name.clone());
+                }
             }
-            Kind::Services(namespace) => self.namespace(namespace).services.objects.remove(&name),
+            Kind::Services(namespace) => {
+                if self.namespace(namespace).services.objects.remove(&name).is_some() {
+                    self.touch(namespace, [name.clone()]);
+                }
+            }
             Kind::EndpointSlices(namespace) => return self.lacks_slice(namespace, &name),
-        };
-        self.counts(gone);
+        }
         self.untell(kind, name);
     }
 
     fn lacks_slice(&mut self, namespace: &str, name: &str) {
-        let Some(slices) = self.namespaces.get_mut(namespace).map(|one| &mut one.slices.objects) else { return };
-        let touched = slices.get(name).map(|one| one.service.clone());
-        let gone = slices.remove(name);
-        self.endpoints_change(namespace, gone, vec![touched]);
+        let Some(of) = self.namespaces.get_mut(namespace) else { return };
+        let touched = of.remove_slice(name);
+        self.touch(namespace, touched);
         self.untell(&Kind::EndpointSlices(namespace.to_owned()), name.to_owned());
     }
 
     /// A collection cannot be listed or watched. Of a namespace of which nothing is known that concerns the APIServices
     /// that lead there: they are shown, at once if it was `refused`, and say why nobody knows where they lead.
-    pub(super) fn fails(&mut self, kind: &Kind, why: &str, refused: bool) {
-        let changed = match kind {
-            Kind::ApiServices => false,
-            Kind::Services(namespace) => self.namespace(namespace).fails(Part::Services, why, refused),
-            Kind::EndpointSlices(namespace) => self.namespace(namespace).fails(Part::Slices, why, refused),
+    pub(in crate::registry) fn fails(&mut self, kind: &Kind, why: &str, refused: bool) {
+        let (namespace, part) = match kind {
+            Kind::ApiServices => return,
+            Kind::Services(namespace) => (namespace, Part::Services),
+            Kind::EndpointSlices(namespace) => (namespace, Part::Slices),
         };
-        self.counts(changed);
+        if self.namespace(namespace).fails(part, why, refused) {
+            self.heard += 1;
+            self.unlooked.namespaces.insert(namespace.clone());
+        }
     }
 
     /// A namespace was waited for; for the last time, if it is given up.
-    pub(super) fn is_late(&mut self, namespace: &str, give_up: bool) {
-        let changed = self.namespaces.get_mut(namespace).is_some_and(|one| one.is_late(give_up));
-        self.counts(changed);
+    pub(in crate::registry) fn is_late(&mut self, namespace: &str, give_up: bool) {
+        if self.namespaces.get_mut(namespace).is_some_and(|one| one.is_late(give_up)) {
+            self.heard += 1;
+            self.unlooked.namespaces.insert(namespace.to_owned());
+        }
     }
 
     /// A namespace is followed no more.
-    pub(super) fn forget(&mut self, namespace: &str) {
-        let gone = self.namespaces.remove(namespace).is_some();
-        self.counts(gone);
+    pub(in crate::registry) fn forget(&mut self, namespace: &str) {
+        if let Some(gone) = self.namespaces.remove(namespace) {
+            self.touch(namespace, gone.named);
+        }
+        self.unsettled.remove(namespace);
+        self.troubled.remove(namespace);
         self.problems.retain(|(kind, _), _| match kind {
             Kind::ApiServices => true,
             Kind::Services(of) | Kind::EndpointSlices(of) => of != namespace,
         });
     }
 
-    /// Shows what can be, and says what is wanted for that and for `others`.
-    pub(super) fn settle<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Wanted {
-        let Known { api_services, shown, moving, namespaces, complete, .. } = self;
-        shown.retain(|name, _| api_services.has(name));
-        moving.retain(|name| api_services.has(name));
-        for one in api_services.values() {
-            let service = service_of(one).map(|(namespace, service)| (namespaces.get(namespace), service));
-            let shows = match service {
-                None => true,
-                Some((None, _)) => false,
-                // One that is new gains nothing by being hidden: who asks for it would be told that there is none.
-                Some((Some(namespace), service)) => {
-                    let new = *complete && !shown.contains_key(&one.name);
-                    namespace.is_settled(service) || (new && namespace.trouble_of(service).is_some())
-                }
-            };
-            if shows {
-                shown.insert(one.name.clone(), one.clone());
-                moving.remove(&one.name);
-            } else if shown.contains_key(&one.name) && moving.insert(one.name.clone()) {
-                tracing::info!(
-                    apiservice = one.name,
-                    namespace = service_of(one).map(|(namespace, _)| namespace),
-                    "an APIService moved; it is served as before until it is known what is in its new namespace, or \
-                     that cannot be listed"
-                );
-            }
-        }
-        self.select(others)
+    /// Another source has an APIService of this name that leads to a Service, or none that does.
+    pub(in crate::registry) fn also(&mut self, name: &str, one: Option<&ApiService>) {
+        let changed = self.named.set(&(By::Directory, name.to_owned()), one.and_then(service_of));
+        self.unlooked.namespaces.extend(changed);
     }
 
-    /// What is to be followed: the Services that APIServices name, those of `others` too, and those where one that
-    /// moved is still shown.
-    fn select<'o>(&mut self, others: impl Iterator<Item = &'o ApiService>) -> Wanted {
-        let Known { api_services, shown, namespaces, complete, .. } = self;
+    /// Shows what can be, and says what is wanted for that: the Services that APIServices name, those of others too, and
+    /// those where one that moved is still shown.
+    pub(in crate::registry) fn settle(&mut self) -> Wanted {
         let mut wanted = Wanted::default();
         // A page of them would have its namespaces listed, and the next one have them listed again.
-        if !api_services.is_whole {
+        if !self.api_services.is_whole {
             return wanted;
         }
-        let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let mut name = |one: &ApiService| {
-            if let Some((namespace, service)) = service_of(one) {
-                named.entry(namespace.to_owned()).or_default().insert(service.to_owned());
+        let Unlooked { api_services: mut names, namespaces: known } = std::mem::take(&mut self.unlooked);
+        for namespace in &known {
+            names.extend(self.named.namers(namespace).map(|((_, name), _)| name.clone()));
+        }
+        let mut namespaces = known.clone();
+        for name in names {
+            self.show(&name);
+            for (by, one) in [(By::Server, self.api_services.get(&name)), (By::Shown, self.shown.get(&name))] {
+                let service = one.and_then(|one| service_of(one));
+                namespaces.extend(self.named.set(&(by, name.clone()), service));
             }
-        };
-        api_services.values().chain(shown.values()).for_each(|one| name(one));
-        others.for_each(name);
-        let mut settled = true;
-        for (name, services) in named {
-            let namespace = namespaces.entry(name.clone()).or_default();
-            wanted.anew.extend(namespace.select(services).into_iter().map(|part| match part {
+        }
+        for name in namespaces {
+            let named = self.named.services(&name);
+            if named.is_empty() {
+                wanted.gone.push(name);
+                continue;
+            }
+            let namespace = self.namespaces.entry(name.clone()).or_default();
+            let touched: Vec<String> = match known.contains(&name) {
+                true => namespace.named.union(&named).cloned().collect(),
+                false => namespace.named.symmetric_difference(&named).cloned().collect(),
+            };
+            wanted.anew.extend(namespace.select(named).into_iter().map(|part| match part {
                 Part::Services => Kind::Services(name.clone()),
                 Part::Slices => Kind::EndpointSlices(name.clone()),
             }));
-            settled &= namespace.named.iter().all(|service| namespace.is_settled(service));
-            wanted.namespaces.insert(name);
+            keep(&mut self.unsettled, &name, !namespace.settled());
+            keep(&mut self.troubled, &name, namespace.trouble().is_some());
+            self.touched.services.extend(touched.iter().map(|service| service_key(&name, service)));
         }
-        *complete |= settled;
+        self.complete |= self.unsettled.is_empty();
         wanted
     }
 
-    /// What is known, as far as it is to be shown.
-    pub(super) fn contents(&self) -> Contents {
-        let Known { shown, namespaces, .. } = self;
-        let unknown = namespaces.iter().flat_map(|(namespace, one)| {
-            one.named.iter().filter_map(move |name| {
-                let (what, why) = one.trouble_of(name)?;
-                Some((service_key(namespace, name), format!("{what} cannot be listed: {why}")))
-            })
-        });
-        Contents {
-            api_services: shown.values().map(|one| (place(&Kind::ApiServices, &one.name), one.clone())).collect(),
-            services: namespaces.values().flat_map(|one| one.services.objects.values().cloned()).collect(),
-            endpoint_slices: namespaces.values().flat_map(|one| one.slices.objects.values().cloned()).collect(),
-            unknown: unknown.collect(),
+    /// Shows an APIService as it is, if it can be.
+    fn show(&mut self, name: &str) {
+        let before = self.shown.get(name);
+        let Some(one) = self.api_services.get(name) else {
+            self.moving.remove(name);
+            if self.shown.remove(name).is_some() {
+                self.touched.api_services.insert(name.to_owned());
+            }
+            return;
+        };
+        let shows = match service_of(one).map(|(namespace, service)| (self.namespaces.get(namespace), service)) {
+            None => true,
+            Some((None, _)) => false,
+            // One that is new gains nothing by being hidden: who asks for it would be told that there is none.
+            Some((Some(namespace), service)) => {
+                let new = self.complete && before.is_none();
+                namespace.is_settled(service) || (new && namespace.trouble_of(service).is_some())
+            }
+        };
+        if shows {
+            self.moving.remove(name);
+            if before.is_none_or(|before| !Arc::ptr_eq(before, one)) {
+                self.shown.insert(name.to_owned(), one.clone());
+                self.touched.api_services.insert(name.to_owned());
+            }
+        } else if before.is_some() && self.moving.insert(name.to_owned()) {
+            tracing::info!(
+                apiservice = name,
+                namespace = service_of(one).map(|(namespace, _)| namespace),
+                "an APIService moved; it is served as before until it is known what is in its new namespace, or that \
+                 cannot be listed"
+            );
         }
+    }
+
+    /// What may be another than when this was last asked.
+    pub(in crate::registry) fn take_touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
     }
 
     /// What is wrong with objects; they are as they last were when they were right, if they ever were. And what is
     /// wrong with namespaces.
     pub(super) fn problems(&self) -> Problems {
-        let of_namespace = |(name, one): (&String, &Namespace)| {
+        let of_namespace = |name: &String| {
+            let one = self.namespaces.get(name)?;
             let ((what, why), _) = one.trouble().filter(|(_, given_up)| *given_up || self.complete)?;
-            let leads = |one: &&Arc<ApiService>| service_of(one).is_some_and(|(namespace, _)| namespace == name);
-            let unknown =
-                |it: &&Arc<ApiService>| service_of(it).is_some_and(|(_, service)| one.trouble_of(service).is_some());
-            let its = self.api_services.values().filter(leads).filter(unknown);
-            let its: Vec<&str> = its.map(|one| one.name.as_str()).collect();
+            let its = self.named.namers(name).filter(|((by, _), _)| *by == By::Server);
+            let mut its: Vec<&str> = its
+                .filter(|(_, service)| one.trouble_of(service).is_some())
+                .map(|((_, name), _)| name.as_str())
+                .collect();
+            its.sort_unstable();
             let message = format!("{what} cannot be listed: {why}; unavailable until they can be: {}", its.join(", "));
             Some(Problem::new(format!("kube-apiserver, namespace {name:?}"), message))
         };
-        let namespaces = self.namespaces.iter().filter_map(of_namespace);
+        let namespaces = self.troubled.iter().filter_map(of_namespace);
         Problems(self.problems.values().flatten().cloned().chain(namespaces).collect())
     }
 
@@ -327,31 +369,10 @@ impl Known {
         self.namespaces.entry(name.to_owned()).or_default()
     }
 
-    /// What changed since this was last asked, if it is nothing but endpoints: each Service with those it has now.
-    pub(super) fn only_endpoints(&mut self) -> Option<Vec<ServiceEndpoints>> {
-        let endpoints = std::mem::take(&mut self.endpoints);
-        if std::mem::take(&mut self.otherwise) {
-            return None;
-        }
-        let all = |(namespace, service): (String, String)| {
-            let slices = self.namespaces.get(&namespace).map(|one| one.slices.objects.values());
-            let slices = slices.into_iter().flatten().filter(|one| one.service == service).cloned().collect();
-            ((namespace, service), slices)
-        };
-        Some(endpoints.into_iter().map(all).collect())
-    }
-
-    fn counts(&mut self, changed: bool) {
-        self.version += u64::from(changed);
-        self.heard += u64::from(changed);
-        self.otherwise |= changed;
-    }
-
-    fn endpoints_change(&mut self, namespace: &str, changed: bool, services: Vec<Option<String>>) {
-        if changed {
-            self.version += 1;
+    fn touch(&mut self, namespace: &str, services: impl IntoIterator<Item = String>) {
+        for service in services {
             self.heard += 1;
-            self.endpoints.extend(services.into_iter().flatten().map(|service| (namespace.to_owned(), service)));
+            self.touched.services.insert(service_key(namespace, &service));
         }
     }
 
@@ -366,7 +387,44 @@ impl Known {
             false => (self.problems.insert(key, problems.0.clone()), Some(problems.0)),
         };
         self.heard += u64::from(before != now);
-        self.otherwise |= before != now;
+    }
+}
+
+impl Source for Known {
+    fn api_service(&self, name: &str) -> Option<(String, Arc<ApiService>)> {
+        self.shown.get(name).map(|one| (place(&Kind::ApiServices, name), one.clone()))
+    }
+
+    fn service(&self, key: &str) -> Option<Arc<Service>> {
+        let (namespace, name) = of_key(key);
+        self.namespaces.get(namespace)?.services.objects.get(name).cloned()
+    }
+
+    fn endpoint_slices(&self, key: &str) -> Vec<Arc<EndpointSlice>> {
+        let (namespace, name) = of_key(key);
+        self.namespaces.get(namespace).into_iter().flat_map(|one| one.slices_of(name)).cloned().collect()
+    }
+
+    fn trouble(&self, key: &str) -> Option<String> {
+        let (namespace, name) = of_key(key);
+        let of = self.namespaces.get(namespace).filter(|one| one.named.contains(name))?;
+        let (what, why) = of.trouble_of(name)?;
+        Some(format!("{what} cannot be listed: {why}"))
+    }
+
+    fn all(&self) -> Touched {
+        let mut all = Touched { api_services: self.shown.keys().cloned().collect(), services: BTreeSet::new() };
+        for (name, namespace) in &self.namespaces {
+            all.services.extend(namespace.named.iter().map(|service| service_key(name, service)));
+        }
+        all
+    }
+}
+
+fn keep(all: &mut BTreeSet<String>, name: &str, stays: bool) {
+    match stays {
+        true => drop(all.insert(name.to_owned())),
+        false => drop(all.remove(name)),
     }
 }
 

@@ -7,6 +7,7 @@
 mod collection;
 mod follow;
 mod known;
+mod named;
 mod namespace;
 mod object;
 mod selected;
@@ -15,5 +16,7 @@ mod statuses;
 
 pub(super) use follow::Followed;
 pub use follow::{Cluster, Watching};
+#[cfg(test)]
+pub(super) use known::{Kind, Known};
 pub use state::ClusterState;
 pub use statuses::{Statuses, Written};

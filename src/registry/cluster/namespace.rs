@@ -1,6 +1,6 @@
 //! What is known of one namespace, and when that is enough to say where an APIService leads that has its Service there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::selected::Selected;
@@ -13,7 +13,9 @@ pub(super) struct Namespace {
     /// Those that are named.
     pub(super) named: BTreeSet<String>,
     pub(super) services: Selected<Arc<Service>>,
-    pub(super) slices: Selected<Arc<EndpointSlice>>,
+    slices: Selected<Arc<EndpointSlice>>,
+    /// The names of the slices by their Service.
+    slices_of: BTreeMap<String, BTreeSet<String>>,
     /// Whether nobody waits for its lists any more.
     given_up: bool,
 }
@@ -33,6 +35,7 @@ impl Namespace {
             let named = &self.named;
             self.services.objects.retain(|one| named.contains(&one.name));
             self.slices.objects.retain(|one| named.contains(&one.service));
+            self.slices_of.retain(|service, _| named.contains(service));
         }
         let services = self.services.select(&self.named).then_some(Part::Services);
         let slices = self.slices.select(&self.named).then_some(Part::Slices);
@@ -46,15 +49,69 @@ impl Namespace {
         }
     }
 
-    /// A list of one part is whole. True if that changes anything.
-    pub(super) fn ends(&mut self, part: Part) -> bool {
-        let changed = match part {
-            Part::Services => self.services.ends(&self.named),
-            Part::Slices => self.slices.ends(&self.named),
-        };
+    /// A list of one part is whole.
+    pub(super) fn ends(&mut self, part: Part) {
+        match part {
+            Part::Services => drop(self.services.ends(&self.named)),
+            Part::Slices => {
+                for gone in self.slices.ends(&self.named) {
+                    self.leaves(&gone.service, &gone.name);
+                }
+            }
+        }
         // What is named later is waited for again.
         self.given_up &= !self.is_known();
-        changed
+    }
+
+    /// There is this slice, which may be wrong; as [`Collection::put`](super::collection::Collection::put). Gives the
+    /// Services that have others by that.
+    pub(super) fn put_slice(&mut self, name: &str, one: Option<Arc<EndpointSlice>>, listed: bool) -> Vec<String> {
+        let before = self.slices.objects.get(name).map(|one| one.service.clone());
+        if !self.slices.objects.put(name, one, listed, PartialEq::eq) {
+            return Vec::new();
+        }
+        let now = self.slices.objects.get(name).map(|one| one.service.clone());
+        if let Some(before) = &before {
+            self.leaves(before, name);
+        }
+        if let Some(now) = &now {
+            self.slices_of.entry(now.clone()).or_default().insert(name.to_owned());
+        }
+        before.into_iter().chain(now).collect()
+    }
+
+    /// There is no such slice. Gives the Service that it belonged to, if there was.
+    pub(super) fn remove_slice(&mut self, name: &str) -> Option<String> {
+        let gone = self.slices.objects.remove(name)?;
+        self.leaves(&gone.service, name);
+        Some(gone.service.clone())
+    }
+
+    fn leaves(&mut self, service: &str, slice: &str) {
+        if let Some(slices) = self.slices_of.get_mut(service) {
+            slices.remove(slice);
+            if slices.is_empty() {
+                self.slices_of.remove(service);
+            }
+        }
+    }
+
+    /// The slices of a Service, by their names.
+    pub(super) fn slices_of(&self, service: &str) -> impl Iterator<Item = &Arc<EndpointSlice>> {
+        self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.objects.get(name))
+    }
+
+    /// The names in the list that ended last, those of wrong objects too.
+    pub(super) fn listed(&mut self, part: Part) -> BTreeSet<String> {
+        match part {
+            Part::Services => self.services.objects.listed(),
+            Part::Slices => self.slices.objects.listed(),
+        }
+    }
+
+    /// Whether all that are named are known, or nobody waits for them.
+    pub(super) fn settled(&self) -> bool {
+        self.named.iter().all(|service| self.is_settled(service))
     }
 
     /// Whether it was said at least once what there is.

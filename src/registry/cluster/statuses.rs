@@ -1,11 +1,13 @@
 //! What stands in the kube-apiserver as the status of its APIServices, for whoever writes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
+
+use crate::process::Lately;
 
 /// The status of one APIService as the kube-apiserver has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,12 +25,13 @@ pub struct Statuses(Arc<Inner>);
 struct Inner {
     /// Locked only to look a name up or to change one, never across an await.
     by_name: Mutex<BTreeMap<String, Arc<Written>>>,
+    lately: Mutex<Lately<Arc<str>>>,
     changes: watch::Sender<u64>,
 }
 
 impl Default for Statuses {
     fn default() -> Statuses {
-        Statuses(Arc::new(Inner { by_name: Mutex::default(), changes: watch::channel(0).0 }))
+        Statuses(Arc::new(Inner { by_name: Mutex::default(), lately: Mutex::default(), changes: watch::channel(0).0 }))
     }
 }
 
@@ -48,23 +51,38 @@ impl Statuses {
         if by_name.get(name).is_none_or(|known| **known != written) {
             by_name.insert(name.to_owned(), Arc::new(written));
             drop(by_name);
-            self.changed();
+            self.changed(Some(name));
         }
     }
 
     pub(super) fn remove(&self, name: &str) {
         if self.0.by_name.lock().remove(name).is_some() {
-            self.changed();
+            self.changed(Some(name));
         }
     }
 
     pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.0.by_name.lock().retain(|name, _| keep(name));
-        self.changed();
+        self.changed(None);
     }
 
-    fn changed(&self) {
-        self.0.changes.send_modify(|version| *version += 1);
+    /// Whose status changed after `version` of [`Statuses::changes`], and the version now. No names if that is too long
+    /// ago: then it may be everybody's.
+    pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
+        let lately = self.0.lately.lock();
+        (*self.0.changes.borrow(), lately.since(version).map(|names| names.cloned().collect()))
+    }
+
+    /// One of this name changed, or all may have.
+    fn changed(&self, name: Option<&str>) {
+        let mut lately = self.0.lately.lock();
+        self.0.changes.send_modify(|version| {
+            *version += 1;
+            match name {
+                Some(name) => lately.note(*version, name.into()),
+                None => lately.settle(*version),
+            }
+        });
     }
 }
 
@@ -83,8 +101,10 @@ mod tests {
         statuses.put("a", one.clone());
         statuses.remove("b");
         assert!(!changes.has_changed().unwrap());
+        assert_eq!(statuses.changed_since(0), (1, Some(BTreeSet::from(["a".into()]))));
         assert_eq!(*statuses.of("a").unwrap(), one);
         statuses.retain(|name| name != "a");
         assert!(statuses.of("a").is_none() && changes.has_changed().unwrap());
+        assert_eq!(statuses.changed_since(1), (2, None));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It shares nothing with the workers but what it publishes, so that no request waits for any of this.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,16 +21,16 @@ use crate::authorize::rbac_proxy::{self, RulesFile};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board};
-use crate::discovery::{Discovery, Documents, Kept, Known, MAX_BODY, Own};
+use crate::discovery::{Change, Discovery, Documents, Kept, Known, MAX_BODY, Own};
 use crate::egress::{Pool, Ways, WaysFile};
 use crate::forward::Stamp;
 use crate::observe::audit;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{Circuit, Metrics};
 use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
 use crate::process::{Drain, Phase, Published, Publisher};
 use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Mark, Registry, Rules, UpstreamFiles, Upstreams};
 use crate::reviewer::{ConfigMap, Speaker};
-use crate::route::{self, Table};
+use crate::route::{self, Route, Table};
 use crate::tls::server::{self, InUse, ServingPublishers, Trust};
 use crate::tls::{Identity, KeyPair, SelfMade};
 
@@ -199,12 +199,14 @@ impl Knowing {
         openapi2: &Aggregation2<Fetcher>,
     ) {
         let mut changes = self.board.changes();
-        let mut available = HashMap::new();
         let mut counted = 0;
         let mut mistakes: HashMap<String, usize> = HashMap::new();
+        let mut problems = None;
         let mut round = tokio::time::interval(Duration::from_secs(1));
         let aggregations = discovery.aggregations();
-        let mut told = None;
+        let mut told: Option<(Mark, Option<*const ApiService>)> = None;
+        let mut judged = 0;
+        let mut seen = Seen::default();
         let mut swept = false;
         loop {
             let registry = self.registry.get();
@@ -216,50 +218,63 @@ impl Knowing {
                     () = self.drain.reached(Phase::Ending) => return,
                 }
             }
-            let delegate = table.delegate().filter(|_| self.delegates_all).map(|route| route.api_service.clone());
-            let now = (registry.mark(), delegate.as_ref().map(Arc::as_ptr));
+            let delegate = table.delegate().filter(|_| self.delegates_all).map(|route| &route.api_service);
+            let delegate_now = delegate.map(Arc::as_ptr);
+            let (version, turned) = self.board.changed_since(judged);
+            judged = version;
             // Documents do not depend on where endpoints are.
-            let same = |(mark, before): &(Mark, Option<*const ApiService>)| {
-                *before == now.1 && registry.only_endpoints_since(mark).is_some()
-            };
-            let same = told.as_ref().is_some_and(same);
-            told = Some(now);
-            if !same {
-                let known: Vec<Known> =
-                    registry.api_services.iter().chain(&delegate).map(|one| Known::of(one)).collect();
-                discovery.follow(known.clone());
-                openapi.follow(known.clone());
-                openapi2.follow(known);
+            let registered = told.as_ref().and_then(|(mark, _)| registry.changes_since(mark));
+            let registered = registered.map(|changes| changes.api_services);
+            match &registered {
+                Some(names) => {
+                    let mut changed: Vec<Change> = names
+                        .iter()
+                        .map(|name| ((*name).to_owned(), registry.api_service(name).map(|one| Known::of(one))))
+                        .collect();
+                    if told.as_ref().is_none_or(|(_, before)| *before != delegate_now) {
+                        changed.push((DELEGATE.to_owned(), delegate.map(|delegate| Known::of(delegate))));
+                    }
+                    if !changed.is_empty() {
+                        discovery.follow_changes(changed.clone());
+                        openapi.follow_changes(changed.clone());
+                        openapi2.follow_changes(changed);
+                    }
+                }
+                None => {
+                    let known: Vec<Known> = registry.api_services().chain(delegate).map(|one| Known::of(one)).collect();
+                    discovery.follow(known.clone());
+                    openapi.follow(known.clone());
+                    openapi2.follow(known);
+                }
             }
+            told = Some((registry.mark(), delegate_now));
             if registry.complete && !swept {
                 swept = true;
                 self.forget_others(&registry);
             }
-            // A file that was mended, or is gone, stays at 0: a series that ends looks like a scrape that failed.
-            mistakes.values_mut().for_each(|count| *count = 0);
-            for problem in &registry.problems.0 {
-                *mistakes.entry(file_of(&problem.place)).or_default() += 1;
-            }
-            for (file, count) in &mistakes {
-                self.metrics.registry_errors(file, *count);
-            }
-            for one in &registry.api_services {
-                let availability = self.board.of(&one.name);
-                let is = availability.is_available();
-                if one.backend != Backend::Local {
-                    self.metrics.circuit_is(&one.name, availability.circuit());
+            if problems.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &registry.problems)) {
+                problems = Some(registry.problems.clone());
+                // A file that was mended, or is gone, stays at 0: a series that ends looks like a scrape that failed.
+                mistakes.values_mut().for_each(|count| *count = 0);
+                for problem in &registry.problems.0 {
+                    *mistakes.entry(file_of(&problem.place)).or_default() += 1;
                 }
-                // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
-                if available.insert(one.name.clone(), is).is_some_and(|was| was != is) {
-                    discovery.nudge(&one.name);
-                    openapi.nudge(&one.name);
-                    openapi2.nudge(&one.name);
+                for (file, count) in &mistakes {
+                    self.metrics.registry_errors(file, *count);
                 }
             }
-            if let Some(delegate) = &delegate {
-                self.metrics.circuit_is(&delegate.name, self.board.of(&delegate.name).circuit());
+            let names: BTreeSet<String> = match (&registered, &turned) {
+                (Some(registered), Some(turned)) => {
+                    registered.iter().copied().chain(turned.iter().map(AsRef::as_ref)).map(str::to_owned).collect()
+                }
+                _ => registry.api_services().map(|one| one.name.clone()).chain(seen.names()).collect(),
+            };
+            // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
+            for name in seen.look(names, &table, &self.metrics) {
+                discovery.nudge(&name);
+                openapi.nudge(&name);
+                openapi2.nudge(&name);
             }
-            available.retain(|name: &String, _| registry.api_service(name).is_some());
             let total = aggregations.load(Ordering::Relaxed);
             for _ in counted..total {
                 self.metrics.discovery_aggregated();
@@ -270,6 +285,9 @@ impl Knowing {
                 () = self.table.changed() => {}
                 changed = changes.changed() => if changed.is_err() { return },
                 _ = round.tick() => {
+                    // Of these nobody tells.
+                    let delegate = table.delegate().filter(|_| self.delegates_all);
+                    table.routes().chain(delegate).for_each(|route| seen.look_at_circuit(route, &self.metrics));
                     self.asker.pool.sweep();
                     self.tell_expiry();
                 }
@@ -280,7 +298,7 @@ impl Knowing {
 
     /// Forgets what was kept of APIServices that went while no process ran.
     fn forget_others(&self, registry: &Registry) {
-        let names = registry.api_services.iter().map(|one| one.name.clone());
+        let names = registry.api_services().map(|one| one.name.clone());
         self.kept.sweep(names.chain([DELEGATE.to_owned()]).collect());
     }
 
@@ -304,6 +322,46 @@ impl Knowing {
         if let Some(ours) = &self.asker.identity {
             let ours = ours.load();
             self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
+        }
+    }
+}
+
+/// How APIServices were when they were last looked at, by name.
+#[derive(Default)]
+struct Seen {
+    available: HashMap<String, bool>,
+    circuits: HashMap<String, Circuit>,
+}
+
+impl Seen {
+    /// The names of those that were looked at.
+    fn names(&self) -> Vec<String> {
+        self.available.keys().cloned().collect()
+    }
+
+    /// Looks at these. Gives those that turned from available to not, or back.
+    fn look(&mut self, names: BTreeSet<String>, table: &Table, metrics: &Metrics) -> Vec<String> {
+        let mut turned = Vec::new();
+        for name in names {
+            let Some(route) = table.by_name(&name).filter(|_| name != DELEGATE) else {
+                self.available.remove(&name);
+                self.circuits.remove(&name);
+                continue;
+            };
+            self.look_at_circuit(route, metrics);
+            let is = route.availability.is_available();
+            if self.available.insert(name.clone(), is).is_some_and(|was| was != is) {
+                turned.push(name);
+            }
+        }
+        turned
+    }
+
+    fn look_at_circuit(&mut self, route: &Route, metrics: &Metrics) {
+        let (name, now) = (&route.api_service.name, route.availability.circuit());
+        if route.api_service.backend != Backend::Local && self.circuits.get(name) != Some(&now) {
+            self.circuits.insert(name.clone(), now);
+            metrics.circuit_is(name, now);
         }
     }
 }

@@ -1,15 +1,41 @@
 //! What is allowed, works, and deserves a second look: an operator who is careful wants to have been told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, Phase, Problem, Published, Publisher};
-use crate::registry::{ApiService, Backend, Registry};
+use crate::process::{Drain, Phase, Problem, Published, Publisher, Sharded};
+use crate::registry::{ApiService, Backend, Mark, Registry};
 use crate::tls::server::Trust;
 
 /// What there is to doubt, as lines for a person.
-pub(super) type Doubts = Vec<String>;
+#[derive(Clone, Default)]
+pub(super) struct Doubts {
+    /// By name of the APIService.
+    by_name: Sharded<Arc<[String]>>,
+    count: usize,
+}
+
+impl Doubts {
+    /// All lines, by the names of the APIServices; sorted when it is asked for.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut names: Vec<&str> = self.by_name.names().collect();
+        names.sort_unstable();
+        names.into_iter().flat_map(|name| self.of(name)).cloned().collect()
+    }
+
+    fn of(&self, name: &str) -> &[String] {
+        self.by_name.get(name).map(AsRef::as_ref).unwrap_or_default()
+    }
+
+    fn put(&mut self, name: &str, lines: Vec<String>) {
+        self.count = self.count + lines.len() - self.of(name).len();
+        match lines.is_empty() {
+            true => self.by_name.remove(name),
+            false => self.by_name.insert(name, lines.into()),
+        }
+    }
+}
 
 /// Publishes what deserves a second look, says each new one in the log, and counts them, until the process ends.
 pub(super) async fn follow(
@@ -19,18 +45,10 @@ pub(super) async fn follow(
     metrics: Arc<Metrics>,
     mut drain: Drain,
 ) {
+    let mut doubting = Doubting::default();
     loop {
-        let now = registry.get();
-        let mut doubts: Doubts = now.warnings.iter().map(ToString::to_string).collect();
-        let before = publisher.reader().get();
-        let more: Vec<String> = doubts_of(&now, &trust.get()).iter().map(ToString::to_string).collect();
-        // The registry's own are logged where they are found.
-        for doubt in more.iter().filter(|doubt| !before.contains(doubt)) {
-            tracing::warn!("registry: {doubt}");
-        }
-        doubts.extend(more);
-        metrics.registry_warnings(doubts.len());
-        if *before != doubts {
+        if let Some(doubts) = doubting.look(&registry.get(), &trust.get()) {
+            metrics.registry_warnings(doubts.count);
             publisher.publish(Arc::new(doubts));
         }
         tokio::select! {
@@ -41,13 +59,74 @@ pub(super) async fn follow(
     }
 }
 
-/// What only the whole shows: who shares an authority with clients, and who serves a part of somebody else's group.
-fn doubts_of(registry: &Registry, trust: &Trust) -> Vec<Problem> {
+/// What was looked at.
+#[derive(Default)]
+struct Doubting {
+    doubts: Doubts,
+    /// The names of the APIServices of each group.
+    groups: BTreeMap<String, BTreeSet<String>>,
+    seen: Option<(Mark, Arc<Trust>)>,
+}
+
+impl Doubting {
+    /// What there is to doubt now, if that is another than before.
+    fn look(&mut self, registry: &Registry, trust: &Arc<Trust>) -> Option<Doubts> {
+        let since = self.seen.as_ref().filter(|(_, before)| Arc::ptr_eq(before, trust));
+        let changes = since.and_then(|(mark, _)| registry.changes_since(mark));
+        let changed: BTreeSet<String> = match changes {
+            Some(changes) => changes.api_services.into_iter().map(str::to_owned).collect(),
+            None => {
+                let known = self.groups.values().flatten().cloned();
+                registry.api_services().map(|one| one.name.clone()).chain(known).collect()
+            }
+        };
+        self.seen = Some((registry.mark(), trust.clone()));
+        let mut names = BTreeSet::new();
+        for name in changed {
+            // A version has no dot.
+            let group = name.split_once('.').map_or("", |(_, group)| group);
+            let versions = self.groups.entry(group.to_owned()).or_default();
+            match registry.api_service(&name) {
+                Some(_) => versions.insert(name.clone()),
+                None => versions.remove(&name),
+            };
+            names.extend(versions.iter().cloned());
+            if versions.is_empty() {
+                self.groups.remove(group);
+            }
+            names.insert(name);
+        }
+        let mut changed = false;
+        for name in names {
+            let lines = registry.api_service(&name).map(|one| self.lines(one, registry, trust)).unwrap_or_default();
+            let before = self.doubts.of(&name);
+            if *before == *lines {
+                continue;
+            }
+            // The registry's own are logged where they are found.
+            let own = registry.warnings_of(&name).len();
+            for doubt in lines.iter().skip(own).filter(|doubt| !before.contains(doubt)) {
+                tracing::warn!("registry: {doubt}");
+            }
+            self.doubts.put(&name, lines);
+            changed = true;
+        }
+        changed.then(|| self.doubts.clone())
+    }
+
+    fn lines(&self, one: &ApiService, registry: &Registry, trust: &Trust) -> Vec<String> {
+        let own = registry.warnings_of(&one.name).iter().map(ToString::to_string);
+        let versions = self.groups.get(&one.group).into_iter().flatten();
+        let versions = versions.filter_map(|name| registry.api_service(name)).map(AsRef::as_ref);
+        own.chain(doubts_of(one, versions, trust).iter().map(ToString::to_string)).collect()
+    }
+}
+
+/// What does not show from an APIService alone: that it shares an authority with clients, or serves a part of somebody
+/// else's group, of which there are these `versions`.
+fn doubts_of<'r>(one: &ApiService, mut versions: impl Iterator<Item = &'r ApiService>, trust: &Trust) -> Vec<Problem> {
     let mut doubts = Vec::new();
-    let mut groups: BTreeMap<&str, Vec<&ApiService>> = BTreeMap::new();
-    for one in &registry.api_services {
-        groups.entry(&one.group).or_default().push(one);
-        let Some(bundle) = &one.ca_bundle else { continue };
+    if let Some(bundle) = &one.ca_bundle {
         for (other, whose) in [(&trust.client, "clients"), (&trust.request_header, "front proxies")] {
             if other.as_ref().is_some_and(|other| other.overlaps(bundle)) {
                 let message = format!(
@@ -58,16 +137,14 @@ fn doubts_of(registry: &Registry, trust: &Trust) -> Vec<Problem> {
             }
         }
     }
-    for (group, versions) in groups {
-        let Some(local) = versions.iter().find(|one| one.backend == Backend::Local) else { continue };
-        for one in versions.iter().filter(|one| one.backend != Backend::Local) {
-            let message = format!(
-                "takes over a part of {group}, which {} has from the API server itself: its clients' objects go to \
-                 another server",
-                local.name
-            );
-            doubts.push(Problem::field(place(one), "spec.group", message));
-        }
+    if one.backend != Backend::Local
+        && let Some(local) = versions.find(|other| other.backend == Backend::Local)
+    {
+        let message = format!(
+            "takes over a part of {}, which {} has from the API server itself: its clients' objects go to another server",
+            one.group, local.name
+        );
+        doubts.push(Problem::field(place(one), "spec.group", message));
     }
     doubts
 }
@@ -110,11 +187,17 @@ mod tests {
         ]);
         let bundle = |pem: &str| Some(Bundle::from_pem(pem.as_bytes(), "test").unwrap());
         let trust = Trust { client: bundle(&clients), request_header: None, front_proxies: None, generation: 0 };
-        let doubts: Vec<String> = doubts_of(&registry, &trust).iter().map(ToString::to_string).collect();
+        let doubts_of = |registry: &Registry, trust: Trust| {
+            let doubts = Doubting::default().look(registry, &Arc::new(trust)).unwrap();
+            let lines: Vec<String> =
+                doubts.lines().into_iter().filter(|line| line.starts_with("APIService ")).collect();
+            lines
+        };
+        let doubts = doubts_of(&registry, trust);
         assert_eq!(doubts.len(), 2, "{doubts:#?}");
         assert!(doubts[0].starts_with("APIService v1.careless.io: spec.caBundle: "), "{doubts:#?}");
         assert!(doubts[1].starts_with("APIService v2.apps: spec.group: takes over a part of apps, which v1.apps has"));
         let nobody = Trust { client: None, request_header: bundle(&backends), front_proxies: None, generation: 0 };
-        assert_eq!(doubts_of(&registry, &nobody).len(), 4);
+        assert_eq!(doubts_of(&registry, nobody).len(), 4);
     }
 }

@@ -16,7 +16,7 @@ use super::reached::{self, Reached};
 use super::registering::Registering;
 use super::running::{Logs, Running};
 use super::shared::{Bound, Forwarding, Guard, Shared};
-use super::worker::Worker;
+use super::worker::{Most, Worker};
 use super::{settings, status};
 use crate::authenticate::{ANONYMOUS, Authenticator, GroupFilter};
 use crate::authorize::Impersonator;
@@ -158,7 +158,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         (files, publisher, published)
     });
     let (registry_publisher, registry) = Published::new(registry);
-    let (doubts_publisher, doubts) = Published::new(Doubts::new());
+    let (doubts_publisher, doubts) = Published::new(Doubts::default());
     let (view_publisher, view) = Published::new(View::empty(SystemTime::now()));
     let (table_publisher, table) = Published::new(table);
     let (tokens_publisher, tokens) = match tokens {
@@ -308,9 +308,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let mut all_connections = Vec::new();
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let descriptors = raise_descriptor_limit();
-    // One endpoint that speaks HTTP/1.1 and is watched by many must leave the others something to connect with.
-    let most_to_one =
-        descriptors.map_or(usize::MAX, |all| usize::try_from(all / 8).unwrap_or(usize::MAX) / workers).max(16);
+    let most = Most::of(descriptors, workers);
+    shared.metrics.connections_are_bounded(most.to_all);
     for number in 0..workers {
         let incoming = acceptor.worker();
         let connections = Connections::default();
@@ -319,7 +318,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         let (recording, egress) = (config.seen.access, egress.clone());
         let work = async move || {
             let reports = access::Worker::new(&shared.metrics, &access_log, recording);
-            let worker = Worker::new(shared, reports, egress.dialler(), most_to_one);
+            let worker = Worker::new(shared, reports, egress.dialler(), most);
             worker.run(incoming, limits, connections).await;
         };
         threads.push(thread(&format!("worker-{number}"), work)?);

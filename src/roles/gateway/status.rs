@@ -9,10 +9,11 @@ use super::mistakes::Mistakes;
 use super::registering::ClusterSeen;
 use super::shared::Shared;
 use crate::admin::{
-    AdminState, ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport, StatusReport,
-    timestamp,
+    AdminState, ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+    StatusReport, timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
+use crate::discovery::Source;
 use crate::egress::{Proxy, ProxyFault, ProxyState, STANDARD_CALLS, Way, Ways};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
@@ -59,7 +60,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
                 }
             }
             now.egress = egress(&ways);
-            now.registry_warnings = doubts.get().iter().cloned().chain(ways.lacking(&STANDARD_CALLS)).collect();
+            now.registry_warnings = doubts.get().lines().into_iter().chain(ways.lacking(&STANDARD_CALLS)).collect();
             now
         }),
         metrics: shared.metrics.clone(),
@@ -110,7 +111,8 @@ fn report(
         apiservices: shared
             .table
             .get()
-            .all()
+            .in_order()
+            .iter()
             .filter(|route| shared.delegates_all || route.api_service.name != DELEGATE)
             .map(|route| api_service(shared, board, route))
             .collect(),
@@ -170,10 +172,11 @@ pub(in crate::roles) fn egress(ways: &Ways) -> Vec<EgressReport> {
 
 fn document_problems(shared: &Shared) -> Vec<String> {
     let documents = shared.documents.load();
-    let discovery = documents.sources.iter().filter(|source| source.asked && !source.problem.is_empty());
+    let sources = documents.sources();
+    let discovery = sources.iter().filter(|source| source.asked && !source.problem.is_empty());
     let discovery = discovery.map(|source| format!("{}: discovery: {}", source.apiservice, source.problem));
     let index = shared.openapi.load();
-    let version3 = index.problems().iter().map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
+    let version3 = index.problems().into_iter().map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
     let version2 = shared.openapi2.problems().into_iter();
     let version2 = version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"));
     discovery.chain(version3).chain(version2).collect()
@@ -202,7 +205,7 @@ impl From<SinkReport> for AuditSink {
 fn delegate(shared: &Shared) -> Arc<Condition> {
     let documents = shared.documents.load();
     let unknown = || Condition::unknown(SystemTime::now());
-    let heard = documents.sources.iter().find(|source| source.apiservice == DELEGATE && source.asked);
+    let heard = documents.source(DELEGATE).filter(|source| source.asked);
     let since = heard.and_then(|source| source.since).unwrap_or_else(SystemTime::now);
     Arc::new(match heard {
         None => unknown(),
@@ -216,6 +219,21 @@ fn delegate(shared: &Shared) -> Arc<Condition> {
             Condition { status: ConditionStatus::False, reason, message, detail, since }
         }
     })
+}
+
+fn discovery(source: &Source) -> DiscoveryReport {
+    DiscoveryReport {
+        state: match (source.asked, source.current) {
+            (false, _) => "unasked",
+            (true, true) => "current",
+            (true, false) => "stale",
+        }
+        .to_owned(),
+        last: source.fetched.last().map(timestamp).unwrap_or_default(),
+        since: source.since.map(timestamp).unwrap_or_default(),
+        problem: source.problem.clone(),
+        resources: source.resources as u64,
+    }
 }
 
 fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiServiceReport {
@@ -269,6 +287,7 @@ fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiService
             Backend::Local => String::new(),
             _ => route.availability.circuit().as_str().to_owned(),
         },
+        discovery: shared.documents.load().source(&service.name).map(discovery).unwrap_or_default(),
         inflight: running.requests,
         watches: running.watches,
     }

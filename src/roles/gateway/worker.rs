@@ -61,14 +61,32 @@ struct Backends {
     by_route: HashMap<*const Route, (Arc<Route>, Rc<Backend>)>,
 }
 
+/// How many connections a worker opens to what is behind an APIService.
+#[derive(Clone, Copy)]
+pub(super) struct Most {
+    /// To one endpoint.
+    pub(super) to_one: usize,
+    /// To all of them, with those of all other workers.
+    pub(super) to_all: usize,
+}
+
+impl Most {
+    /// One that speaks HTTP/1.1 and is watched by many must leave the others something to connect with: of so many
+    /// `descriptors` an eighth may go to one endpoint, and a quarter to one APIService, however many endpoints it has.
+    pub(super) fn of(descriptors: Option<u64>, workers: usize) -> Most {
+        let part = |of: u64| descriptors.map_or(usize::MAX, |all| usize::try_from(all / of).unwrap_or(usize::MAX));
+        Most { to_one: (part(8) / workers).max(16), to_all: part(4).max(64) }
+    }
+}
+
 impl Worker {
-    /// `most` connections to one endpoint of a backend.
-    pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, dialler: Dialler, most: usize) -> Rc<Worker> {
+    /// `most` connections to backends.
+    pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, dialler: Dialler, most: Most) -> Rc<Worker> {
         Rc::new(Worker {
             shared,
             reports,
             streams: Streams::default(),
-            pool: Pool::new(dialler).with_most(most),
+            pool: Pool::new(dialler).with_most(most.to_one).with_most_together(most.to_all),
             backends: RefCell::default(),
             signatures: Signatures::default(),
             stamps: RefCell::default(),

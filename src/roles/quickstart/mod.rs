@@ -243,11 +243,10 @@ mod tests {
         write_registry(&directory, &authority, "127.0.0.1:4711".parse().unwrap()).unwrap();
         let settings = crate::registry::Settings { dir: directory, ..Default::default() };
         let registry = crate::registry::load(&settings).unwrap();
-        let names: Vec<_> = registry.api_services.iter().map(|one| one.name.as_str()).collect();
+        let all = registry.in_order();
+        let names: Vec<_> = all.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["v1.example.narthex.dev", "v1alpha1.example.narthex.dev"]);
-        let resolved =
-            crate::registry::resolve(&registry.api_services[0], &registry, Default::default(), &Default::default())
-                .unwrap();
+        let resolved = crate::registry::resolve(&all[0], &registry, Default::default(), &Default::default()).unwrap();
         assert_eq!(resolved.server_name, "example-api.example.svc");
         assert_eq!(resolved.endpoints[0].to_string(), "127.0.0.1:4711");
     }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::registry::snapshot::Registry;
+use crate::registry::source::Layers;
 use crate::registry::{ApiService, Resolved, Rules, Unavailable};
 
 fn resolve(api_service: &ApiService, registry: &Registry, rules: Rules) -> Result<Resolved, Unavailable> {
@@ -43,15 +44,26 @@ fn slice(name: &str, service: &str, address: &str) -> Value {
 }
 
 fn list(known: &mut Known, kind: &Kind, objects: &[Value]) {
-    known.settle(std::iter::empty());
+    known.settle();
     known.begins(kind);
     objects.iter().for_each(|object| known.has(kind, &raw(object), true));
     known.is_whole(kind);
 }
 
 fn shown(known: &mut Known) -> Vec<String> {
-    known.settle(std::iter::empty());
-    known.contents().api_services.iter().map(|(_, one)| one.name.clone()).collect()
+    known.settle();
+    known.shown.keys().cloned().collect()
+}
+
+/// The Services of which nobody knows what there is.
+fn unknown(known: &Known) -> Vec<String> {
+    known.all().services.into_iter().filter(|key| known.trouble(key).is_some()).collect()
+}
+
+/// The services that were touched.
+fn touched(known: &mut Known) -> Vec<String> {
+    known.settle();
+    known.take_touched().services.into_iter().collect()
 }
 
 fn of_ns() -> [Kind; 2] {
@@ -72,7 +84,12 @@ fn settled() -> Known {
 #[test]
 fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
     let mut known = known();
-    let settle = |known: &mut Known| (known.settle(std::iter::empty()).namespaces, known.complete);
+    let settle = |known: &mut Known| {
+        for gone in known.settle().gone {
+            known.forget(&gone);
+        }
+        (known.namespaces.keys().cloned().collect::<BTreeSet<_>>(), known.complete)
+    };
     assert_eq!(settle(&mut known), (BTreeSet::new(), false));
     list(&mut known, &Kind::ApiServices, &[api_service("a.io", "ns"), api_service("b.io", "far")]);
     assert_eq!(settle(&mut known), (BTreeSet::from(["far".to_owned(), "ns".to_owned()]), false));
@@ -86,9 +103,9 @@ fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
     known.fails(&Kind::Services("far".to_owned()), "the kube-apiserver answered 403", true);
     assert!(settle(&mut known).1);
     assert_eq!(shown(&mut known), ["v1.a.io", "v1.b.io"]);
-    let registry = Registry::of(known.contents());
-    assert_eq!(resolve(&registry.api_services[0], &registry, Rules::default()).unwrap().endpoints.len(), 1);
-    let nowhere = resolve(&registry.api_services[1], &registry, Rules::default()).unwrap_err();
+    let registry = Registry::of(Layers::only(&known));
+    assert_eq!(resolve(&registry.in_order()[0], &registry, Rules::default()).unwrap().endpoints.len(), 1);
+    let nowhere = resolve(&registry.in_order()[1], &registry, Rules::default()).unwrap_err();
     assert_eq!(
         (nowhere.reason, nowhere.message.as_str()),
         (
@@ -103,7 +120,7 @@ fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
     assert!(problems[0].ends_with(": v1.b.io"), "{problems:?}");
     // It moves on: until the new place is known it stands where it stood.
     known.has(&Kind::ApiServices, &raw(&api_service("a.io", "new")), false);
-    let leads = |known: &Known| match &known.contents().api_services[0].1.backend {
+    let leads = |known: &Known| match &known.shown["v1.a.io"].backend {
         Backend::Service(reference) => reference.namespace.clone(),
         _ => panic!("no Service"),
     };
@@ -132,8 +149,8 @@ fn what_fails_is_waited_for_and_concerns_nobody_else() {
     assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (2, true, 1));
     // With a Service and without its slices nobody can say where it is, either.
     list(&mut known, &Kind::Services("far".to_owned()), &[service("api")]);
-    let registry = Registry::of(known.contents());
-    let nowhere = resolve(&registry.api_services[1], &registry, Rules::default()).unwrap_err();
+    let registry = Registry::of(Layers::only(&known));
+    let nowhere = resolve(&registry.in_order()[1], &registry, Rules::default()).unwrap_err();
     assert_eq!(nowhere.reason, "ServiceAccessError");
     // Later nobody waits for somebody else: what is new is there, and says why it cannot be used.
     known.has(&Kind::ApiServices, &raw(&api_service("c.io", "dark")), false);
@@ -143,18 +160,17 @@ fn what_fails_is_waited_for_and_concerns_nobody_else() {
     assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (3, true, 2));
     // It was a passing weakness.
     list(&mut known, &far, &[]);
-    let unknown: Vec<String> = known.contents().unknown.into_keys().collect();
-    assert_eq!((unknown, known.problems().0.len()), (vec!["dark/api".to_owned()], 1));
+    assert_eq!((unknown(&known), known.problems().0.len()), (vec!["dark/api".to_owned()], 1));
 }
 
 #[test]
 fn without_endpoints_a_cluster_ip_is_not_believed() {
     let mut known = settled();
     known.lacks(&Kind::EndpointSlices("ns".to_owned()), &raw(&slice("one", "api", "10.1.0.1")));
-    let registry = Registry::of(known.contents());
+    let registry = Registry::of(Layers::only(&known));
     for endpoints in [true, false] {
         let rules = Rules { endpoints, ..Rules::default() };
-        let nowhere = resolve(&registry.api_services[0], &registry, rules).unwrap_err();
+        let nowhere = resolve(&registry.in_order()[0], &registry, rules).unwrap_err();
         assert_eq!(
             (nowhere.reason, nowhere.message.as_str()),
             ("EndpointsNotFound", "cannot find endpointslices for service/api in \"ns\"")
@@ -165,17 +181,17 @@ fn without_endpoints_a_cluster_ip_is_not_believed() {
 #[test]
 fn what_does_not_concern_us_is_no_change() {
     let mut known = settled();
-    let before = known.version;
-    let mut touched = api_service("a.io", "ns");
-    touched["metadata"]["resourceVersion"] = "2".into();
-    touched["metadata"]["managedFields"] = json!([{"manager": "kubectl"}]);
-    touched["status"] = json!({"conditions": [{"type": "Available", "status": "True"}]});
-    known.has(&Kind::ApiServices, &raw(&touched), false);
+    let before = (known.heard, touched(&mut known).len());
+    let mut touched_up = api_service("a.io", "ns");
+    touched_up["metadata"]["resourceVersion"] = "2".into();
+    touched_up["metadata"]["managedFields"] = json!([{"manager": "kubectl"}]);
+    touched_up["status"] = json!({"conditions": [{"type": "Available", "status": "True"}]});
+    known.has(&Kind::ApiServices, &raw(&touched_up), false);
     known.has(&of_ns()[1], &raw(&slice("two", "", "10.1.0.2")), false);
     let mut names = slice("three", "api", "10.1.0.3");
     names["addressType"] = "FQDN".into();
     known.has(&of_ns()[1], &raw(&names), false);
-    assert_eq!((known.version, known.problems().0.len()), (before, 0));
+    assert_eq!((known.heard, touched(&mut known).len(), known.problems().0.len()), (before.0, 0, 0));
     // Whoever writes conditions sees what stands there.
     let written = known.statuses.of("v1.a.io").unwrap();
     assert_eq!((written.version.as_str(), written.conditions.len()), ("2", 1));
@@ -195,8 +211,8 @@ fn what_is_wrong_is_named_and_takes_nothing_away() {
     assert_eq!(problems.len(), 3, "{problems:#?}");
     assert!(problems[1].starts_with("kube-apiserver, APIService \"v1.a.io\": spec.versionPriority: 0"), "{problems:?}");
     assert!(problems[2].starts_with("kube-apiserver, EndpointSlice \"ns/one\": "), "{problems:?}");
-    let registry = Registry::of(known.contents());
-    assert!(resolve(&registry.api_services[0], &registry, Rules::default()).is_ok());
+    let registry = Registry::of(Layers::only(&known));
+    assert!(resolve(&registry.in_order()[0], &registry, Rules::default()).is_ok());
     // A list says the same of the wrong ones, and forgets those that are no more.
     list(&mut known, &Kind::ApiServices, &[wrong]);
     assert_eq!(known.problems().0.len(), 2);
@@ -206,33 +222,42 @@ fn what_is_wrong_is_named_and_takes_nothing_away() {
 }
 
 #[test]
-fn endpoints_alone_are_told_by_service() {
+fn a_change_touches_what_it_is_about() {
     let mut known = settled();
     let [services, slices] = of_ns();
     known.has(&Kind::ApiServices, &raw(&naming("b.io", "other")), false);
-    shown(&mut known);
-    assert!(known.only_endpoints().is_none(), "everything is new");
-    assert_eq!(known.only_endpoints().unwrap(), []);
+    assert_eq!(touched(&mut known), ["ns/api", "ns/other"], "everything is new");
+    assert!(touched(&mut known).is_empty());
+    let count = |known: &Known, key| known.endpoint_slices(key).len();
     known.has(&slices, &raw(&slice("two", "api", "10.1.0.2")), false);
-    let told = known.only_endpoints().unwrap();
-    assert_eq!((told[0].0.1.as_str(), told[0].1.len()), ("api", 2));
+    assert_eq!((touched(&mut known), count(&known, "ns/api")), (vec!["ns/api".to_owned()], 2));
     // From one Service to another: both have others now.
     known.has(&slices, &raw(&slice("two", "other", "10.1.0.2")), false);
-    let told: Vec<_> = known.only_endpoints().unwrap().into_iter().map(|(key, of)| (key.1, of.len())).collect();
-    assert_eq!(told, [("api".to_owned(), 1), ("other".to_owned(), 1)]);
+    assert_eq!(touched(&mut known), ["ns/api", "ns/other"]);
+    assert_eq!((count(&known, "ns/api"), count(&known, "ns/other")), (1, 1));
     known.lacks(&slices, &raw(&slice("two", "other", "10.1.0.2")));
-    assert_eq!(known.only_endpoints().unwrap()[0].1.len(), 0);
-    known.has(&slices, &raw(&slice("one", "api", "10.1.0.9")), false);
+    assert_eq!((touched(&mut known), count(&known, "ns/other")), (vec!["ns/other".to_owned()], 0));
     known.has(&services, &raw(&service("other")), false);
-    assert!(known.only_endpoints().is_none());
+    assert_eq!(touched(&mut known), ["ns/other"]);
+    // The kube-apiserver says more than this of an APIService; that it is the same is no change.
+    known.has(&Kind::ApiServices, &raw(&api_service("a.io", "ns")), false);
+    known.settle();
+    assert_eq!(known.take_touched(), Touched::default());
+    let mut other = api_service("a.io", "ns");
+    other["spec"]["versionPriority"] = 7.into();
+    known.has(&Kind::ApiServices, &raw(&other), false);
+    known.settle();
+    let only = Touched { api_services: BTreeSet::from(["v1.a.io".to_owned()]), ..Touched::default() };
+    assert_eq!(known.take_touched(), only);
 }
 
 #[test]
 fn what_no_api_service_names_is_neither_kept_nor_news() {
     let mut known = settled();
     let [services, slices] = of_ns();
-    let _ = known.only_endpoints();
-    let before = (known.version, known.heard);
+    let mut registry = Registry::of(Layers::only(&known));
+    touched(&mut known);
+    let before = known.heard;
     let mut wrong = slice("wrong", "more", "10.1.0.3");
     wrong["endpoints"][0]["addresses"][0] = "nowhere".into();
     known.has(&services, &raw(&service("more")), false);
@@ -240,11 +265,15 @@ fn what_no_api_service_names_is_neither_kept_nor_news() {
     known.has(&slices, &raw(&wrong), false);
     known.lacks(&slices, &raw(&slice("other", "more", "10.1.0.2")));
     known.lacks(&services, &raw(&service("more")));
-    assert_eq!((known.version, known.heard), before);
+    assert_eq!((known.heard, touched(&mut known).len()), (before, 0));
     list(&mut known, &services, &[service("api"), service("more")]);
     list(&mut known, &slices, &[slice("one", "api", "10.1.0.1"), slice("two", "more", "10.1.0.2"), wrong]);
-    assert_eq!((known.version, known.problems().0.len()), (before.0, 0));
-    let sizes = |known: &Known| (known.contents().services.len(), known.contents().endpoint_slices.len());
+    known.settle();
+    assert!(registry.look(&known.take_touched(), Layers::only(&known)).is_none());
+    assert_eq!(known.problems().0.len(), 0);
+    let sizes = |known: &Known| {
+        (known.namespaces["ns"].services.objects.values().count(), known.endpoint_slices("ns/api").len())
+    };
     assert_eq!(sizes(&known), (1, 1));
     // A slice that is given to somebody else is gone from its Service.
     known.has(&slices, &raw(&slice("one", "more", "10.1.0.1")), false);
@@ -257,9 +286,9 @@ fn one_that_is_named_later_is_listed_before_anybody_is_led_there() {
     let [services, slices] = of_ns();
     let leads = |known: &Known| {
         let of = |one: &Arc<ApiService>| service_of(one).unwrap().1.to_owned();
-        known.contents().api_services.iter().map(|(_, one)| of(one)).collect::<Vec<_>>()
+        known.shown.values().map(of).collect::<Vec<_>>()
     };
-    let settle = |known: &mut Known| known.settle(std::iter::empty()).anew;
+    let settle = |known: &mut Known| known.settle().anew;
     known.has(&Kind::ApiServices, &raw(&naming("b.io", "more")), false);
     known.has(&Kind::ApiServices, &raw(&naming("a.io", "more")), false);
     assert_eq!(settle(&mut known), [services.clone(), slices.clone()]);
@@ -270,13 +299,13 @@ fn one_that_is_named_later_is_listed_before_anybody_is_led_there() {
     list(&mut known, &slices, &[api, more]);
     settle(&mut known);
     assert_eq!(leads(&known), ["more", "more"]);
-    assert_eq!(known.contents().services.len(), 1, "the other is named no more");
+    assert_eq!(known.namespaces["ns"].services.objects.values().count(), 1, "the other is named no more");
     // What cannot be listed concerns those alone who wait for it.
     known.has(&Kind::ApiServices, &raw(&naming("c.io", "third")), false);
     assert_eq!(settle(&mut known).len(), 2);
     known.fails(&services, "the kube-apiserver answered 500", false);
     settle(&mut known);
     assert_eq!(leads(&known), ["more", "more", "third"]);
-    assert_eq!(known.contents().unknown.into_keys().collect::<Vec<_>>(), ["ns/third"]);
+    assert_eq!(unknown(&known), ["ns/third"]);
     assert!(known.problems().0[0].to_string().ends_with(": v1.c.io"));
 }

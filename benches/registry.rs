@@ -1,0 +1,212 @@
+//! What a change of the registry costs a running gateway, with few APIServices and with many; and what it costs to begin.
+//!
+//! ```text
+//! cargo bench --bench registry                            # 10, 100 and 1,000 APIServices with 5 endpoints each
+//! cargo bench --bench registry -- --sizes 10,1000 --changes 500
+//! ```
+//!
+//! The gateway is the real one, and follows a stand-in for a kube-apiserver as it follows a real one. Figures are its CPU
+//! time as the kernel counts it, all threads together, less what it takes when nothing happens: from the event on the
+//! watch to the last of what follows, be it the snapshot, the table of routes, warnings, metrics or documents. An
+//! APIService that is added brings two watches of its namespace, a probe, and questions for its discovery and OpenAPI,
+//! which are in its figure. Of a registry directory a change is a file that is replaced.
+//!
+//! Every APIService has a Service of its own, each five of them a namespace.
+
+// It stops at what it did not expect, and needs only a part of the world that tests have.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+#[path = "../tests/gateway/backend.rs"]
+mod backend;
+#[path = "../tests/gateway/client.rs"]
+mod client;
+#[path = "../tests/gateway/cluster.rs"]
+mod cluster;
+#[path = "../tests/gateway/world.rs"]
+mod world;
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use backend::{Backend, Settings, json as answer, resources};
+use client::Client;
+use cluster::Cluster;
+use world::{Gateway, World};
+
+/// Endpoints of each APIService.
+const ENDPOINTS: usize = 5;
+/// APIServices with their Services in one namespace.
+const TOGETHER: usize = 5;
+/// Between two changes, so that each is looked at by itself.
+const PACE: Duration = Duration::from_millis(5);
+/// Files are looked at when it was quiet for a tenth of a second.
+const PACE_OF_FILES: Duration = Duration::from_millis(150);
+/// How long nothing is done to see what that takes.
+const QUIET: Duration = Duration::from_secs(2);
+/// It is ready when every backend was asked.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
+    let sizes = value("--sizes").map_or("10,100,1000", String::as_str);
+    let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().expect("--sizes takes numbers")).collect();
+    let changes = value("--changes").map_or(200, |text| text.parse().expect("--changes takes a number"));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut all: Vec<Figures> = Vec::new();
+    for size in &sizes {
+        let figures = runtime.block_on(measure(*size, changes));
+        eprintln!("{size} APIServices: {figures:?}");
+        all.push(figures);
+    }
+    println!("CPU time of one change, and of the start");
+    let row = |name: &str, cells: Vec<String>, ratio: f64| {
+        let cells: String = cells.iter().map(|cell| format!("{cell:>12}")).collect();
+        println!("{name:<34}{cells}{ratio:>9.2}");
+    };
+    let heads: String = sizes.iter().map(|size| format!("{size:>12}")).collect();
+    println!("{:<34}{heads}{:>9}", "APIServices", "ratio");
+    for (index, (name, _)) in all[0].changes.iter().enumerate() {
+        let figures: Vec<Duration> = all.iter().map(|figures| figures.changes[index].1).collect();
+        row(name, figures.iter().map(|it| format!("{it:.1?}")).collect(), ratio(&figures));
+    }
+    let figures: Vec<Duration> = all.iter().map(|figures| figures.start.0).collect();
+    row("until ready, CPU", figures.iter().map(|it| format!("{it:.1?}")).collect(), ratio(&figures));
+    let figures: Vec<Duration> = all.iter().map(|figures| figures.start.1).collect();
+    row("until ready, by the clock", figures.iter().map(|it| format!("{it:.1?}")).collect(), ratio(&figures));
+    let cells = all.iter().map(|figures| format!("{} MiB", figures.resident >> 10)).collect();
+    row("resident", cells, 0.0);
+}
+
+fn ratio(figures: &[Duration]) -> f64 {
+    figures.last().unwrap().as_secs_f64() / figures[0].as_secs_f64().max(1e-9)
+}
+
+#[derive(Debug)]
+struct Figures {
+    changes: Vec<(&'static str, Duration)>,
+    /// CPU time and time until it is ready.
+    start: (Duration, Duration),
+    /// In KiB.
+    resident: u64,
+}
+
+fn namespace(number: usize) -> String {
+    format!("ns{}", number / TOGETHER)
+}
+
+/// One APIService and its Service; where its endpoints are, `slice` says.
+fn documents(world: &World, number: usize, priority: usize) -> (String, String) {
+    let annotations = "  annotations:\n    narthex.dev/server-name: things-v1.things.svc\n    \
+                       narthex.dev/probe-interval: 24h\n";
+    let text = world.manifests(&format!("g{number}.example.com"), "v1", &[], annotations);
+    let text = text
+        .replace("versionPriority: 15", &format!("versionPriority: {priority}"))
+        .replace(&format!("namespace: g{number},"), &format!("namespace: {},", namespace(number)));
+    let (api_service, service) = text.split_once("---\n").unwrap();
+    (api_service.to_owned(), service.to_owned())
+}
+
+fn slice(number: usize, port: u16, first: usize) -> String {
+    let mut text = format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  namespace: {}\n  name: g{number}-v1-0\n  \
+         labels: {{kubernetes.io/service-name: g{number}-v1}}\naddressType: IPv4\nports: [{{name: https, port: {port}}}]\n\
+         endpoints:\n",
+        namespace(number)
+    );
+    for endpoint in first..first + ENDPOINTS {
+        let _ = writeln!(text, "- {{addresses: [127.0.0.{endpoint}], conditions: {{ready: true}}}}");
+    }
+    text
+}
+
+/// CPU time of one of `count` changes, less what is done anyhow.
+async fn each(gateway: &Gateway, count: usize, pace: Duration, mut change: impl FnMut(usize)) -> Duration {
+    let (before, began) = (gateway.cpu(), Instant::now());
+    tokio::time::sleep(QUIET).await;
+    let idle = (gateway.cpu() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    let (before, began) = (gateway.cpu(), Instant::now());
+    for number in 0..count {
+        change(number);
+        tokio::time::sleep(pace).await;
+    }
+    // For what is asked of backends then.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let anyhow = Duration::from_secs_f64(idle * began.elapsed().as_secs_f64());
+    (gateway.cpu() - before).saturating_sub(anyhow) / u32::try_from(count).unwrap()
+}
+
+async fn measure(all: usize, changes: usize) -> Figures {
+    let world = World::new();
+    let settings = Settings { address: "0.0.0.0:0".parse().unwrap(), ..Settings::http2() };
+    let backend = Backend::start(&world, settings, |request| async move {
+        // As an extension API server from before aggregated discovery, as all of them stand behind the same address.
+        match resources(request.uri().path()) {
+            Some(resources) => answer(200, &resources),
+            None => answer(404, "{}"),
+        }
+    })
+    .await;
+    let port = backend.address.port();
+    let cluster = Cluster::start(&world).await;
+    cluster.keep_to_yourself();
+    let apply = |number: usize| {
+        let (api_service, service) = documents(&world, number, 15);
+        for document in [slice(number, port, 1), service, api_service] {
+            cluster.apply(&document);
+        }
+    };
+    (0..all).for_each(apply);
+    let began = Instant::now();
+    let gateway = world.gateway(&[&Cluster::flag(&world), "--leader-elect=false", "--access-log=off"]);
+    let jane = world.user("jane", &[]);
+    let last = format!("/apis/g{}.example.com/v1/namespaces/default/things", all - 1);
+    loop {
+        let client = Client::http2(&world, &gateway, Some(&jane)).await;
+        if client.get("/readyz").await.status == 200 && client.get(&last).await.status != 503 {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "it is never ready");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let start = (gateway.cpu(), began.elapsed());
+    tokio::time::sleep(QUIET).await;
+    let resident = gateway.resident();
+
+    let one = all / 2;
+    let mut figures = Vec::new();
+    let endpoints = |number: usize| cluster.apply(&slice(one, port, 1 + (number + 1) % 50));
+    figures.push(("an EndpointSlice", each(&gateway, changes, PACE, endpoints).await));
+    let service = |number: usize| {
+        let (_, service) = documents(&world, one, 15);
+        cluster.apply(&service.replace("clusterIP: 10.0.0.1", &format!("clusterIP: 10.0.1.{}", number % 250)));
+    };
+    figures.push(("a Service", each(&gateway, changes, PACE, service).await));
+    let priority = |number: usize| cluster.apply(&documents(&world, one, 16 + number % 500).0);
+    figures.push(("an APIService, its priority", each(&gateway, changes, PACE, priority).await));
+    let added = changes.min(100);
+    // Each in a namespace of its own.
+    let number = |number: usize| (all / TOGETHER + 1 + number) * TOGETHER;
+    figures.push(("an APIService is added", each(&gateway, added, PACE, |one| apply(number(one))).await));
+    let remove = |one: usize| {
+        cluster.delete(&format!("/apis/apiregistration.k8s.io/v1/apiservices/v1.g{}.example.com", number(one)));
+    };
+    figures.push(("an APIService is removed", each(&gateway, added, PACE, remove).await));
+    drop(gateway);
+
+    // The same from a directory.
+    for number in 0..all {
+        let (api_service, service) = documents(&world, number, 15);
+        let text = [api_service, service, slice(number, port, 1)].join("---\n");
+        world.registry(&format!("{number}.yaml"), &text);
+    }
+    let gateway = world.gateway(&["--access-log=off"]);
+    tokio::time::sleep(QUIET).await;
+    let file = |number: usize| {
+        let (api_service, service) = documents(&world, one, 16 + number);
+        let text = [api_service, service, slice(one, port, 1)].join("---\n");
+        world.registry(&format!("{one}.yaml"), &text);
+    };
+    figures.push(("a file: an APIService's priority", each(&gateway, changes.min(20), PACE_OF_FILES, file).await));
+    Figures { changes: figures, start, resident }
+}

@@ -1,0 +1,91 @@
+//! Which Services are named, and by which APIServices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The Services that are named, each as long as anybody names it.
+#[derive(Default)]
+pub(super) struct Named {
+    /// By namespace and name of the Service.
+    by_namespace: BTreeMap<String, BTreeMap<String, BTreeSet<Namer>>>,
+    /// Namespace and name of the Service that each names.
+    places: BTreeMap<Namer, (String, String)>,
+}
+
+/// An APIService, by name, as somebody has it.
+pub(super) type Namer = (By, String);
+
+/// Who has it so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum By {
+    /// The kube-apiserver.
+    Server,
+    /// Who looks at the registry, which may be as the server had it before.
+    Shown,
+    /// The registry directory.
+    Directory,
+}
+
+impl Named {
+    /// It names this Service now, by namespace and name, or none. Gives the namespaces in which others are named by that
+    /// than before.
+    pub(super) fn set(&mut self, namer: &Namer, service: Option<(&str, &str)>) -> Vec<String> {
+        let before = self.places.get(namer);
+        if before.map(|(namespace, name)| (namespace.as_str(), name.as_str())) == service {
+            return Vec::new();
+        }
+        let mut changed = Vec::new();
+        if let Some((namespace, service)) = self.places.remove(namer)
+            && let Some(services) = self.by_namespace.get_mut(&namespace)
+            && let Some(namers) = services.get_mut(&service)
+        {
+            namers.remove(namer);
+            if namers.is_empty() {
+                services.remove(&service);
+                if services.is_empty() {
+                    self.by_namespace.remove(&namespace);
+                }
+                changed.push(namespace);
+            }
+        }
+        if let Some((namespace, service)) = service {
+            let (namespace, service) = (namespace.to_owned(), service.to_owned());
+            self.places.insert(namer.clone(), (namespace.clone(), service.clone()));
+            let services = self.by_namespace.entry(namespace.clone()).or_default();
+            if !services.contains_key(&service) {
+                changed.push(namespace);
+            }
+            services.entry(service).or_default().insert(namer.clone());
+        }
+        changed
+    }
+
+    /// The Services of a namespace that are named.
+    pub(super) fn services(&self, namespace: &str) -> BTreeSet<String> {
+        self.by_namespace.get(namespace).into_iter().flat_map(BTreeMap::keys).cloned().collect()
+    }
+
+    /// Who names a Service of this namespace, and which.
+    pub(super) fn namers(&self, namespace: &str) -> impl Iterator<Item = (&Namer, &str)> {
+        let services = self.by_namespace.get(namespace).into_iter().flatten();
+        services.flat_map(|(service, namers)| namers.iter().map(move |namer| (namer, service.as_str())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_named_as_long_as_anybody_names_it() {
+        let mut named = Named::default();
+        let (a, b) = ((By::Server, "a".to_owned()), (By::Shown, "a".to_owned()));
+        assert_eq!(named.set(&a, Some(("ns", "api"))), ["ns"]);
+        assert!(named.set(&b, Some(("ns", "api"))).is_empty(), "it is already");
+        assert_eq!(named.set(&a, Some(("far", "api"))), ["far"], "the other names it still");
+        assert_eq!(named.set(&b, Some(("ns", "other"))), ["ns", "ns"]);
+        assert_eq!(named.namers("ns").map(|(_, service)| service).collect::<Vec<_>>(), ["other"]);
+        assert_eq!(named.set(&b, None), ["ns"]);
+        assert!(named.services("ns").is_empty() && named.set(&b, None).is_empty());
+        assert_eq!(named.services("far").len(), 1);
+    }
+}
