@@ -220,7 +220,7 @@ async fn status_shows_what_runs_in_every_form() {
 async fn status_says_what_became_of_the_last_discovery() {
     let world = World::new();
     let (well, said) = tokio::sync::watch::channel(true);
-    let backend = Backend::start(&world, Settings::default(), move |request| {
+    let backend = Backend::start(&world, Settings { all: true, ..Settings::default() }, move |request| {
         let well = *said.borrow();
         async move {
             match resources(request.uri().path()) {
