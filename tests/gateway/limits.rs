@@ -77,7 +77,8 @@ async fn one_api_service_takes_no_more_than_its_share_of_descriptors() {
     .await;
     let many: Vec<_> = (1..=8).map(|last| ([127, 0, 0, last], greedy.address.port()).into()).collect();
     world.registry("things.yaml", &world.manifests("things.example.com", "v1", &many, ""));
-    world.register("others.example.com", "v1", &[&others]);
+    let at = ([127, 0, 0, 1], others.address.port()).into();
+    world.registry("others.yaml", &world.manifests("others.example.com", "v1", &[at], ""));
     // A quarter of them, but no less than 64, may lead to one APIService.
     let gateway = Gateway::start_with_descriptors(256, &world.arguments(&[]));
     let jane = world.user("jane", &[]);
