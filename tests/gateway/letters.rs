@@ -11,12 +11,12 @@ async fn backend(world: &World, says: &'static str) -> Backend {
 }
 
 /// Paths of things in which the case of a letter is another.
-const OTHERS: [(&str, &str); 5] = [
-    ("/apis/Things.Example.Com/v1/namespaces/default/things", "NoAPIService"),
-    ("/apis/THINGS.EXAMPLE.COM/v1", "NoAPIService"),
-    ("/apis/things.example.com/V1/namespaces/default/things", "NoAPIService"),
-    ("/APIS/things.example.com/v1/namespaces/default/things", ""),
-    ("/Apis/things.example.com/v1", ""),
+const OTHERS: [&str; 5] = [
+    "/apis/Things.Example.Com/v1/namespaces/default/things",
+    "/apis/THINGS.EXAMPLE.COM/v1",
+    "/apis/things.example.com/V1/namespaces/default/things",
+    "/APIS/things.example.com/v1/namespaces/default/things",
+    "/Apis/things.example.com/v1",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,10 +26,8 @@ async fn paths_are_taken_by_the_letter() {
     let scene = Scene::new(world, &[&things], &[]);
     for client in scene.both().await {
         assert_eq!(client.get(THINGS).await.status, 200);
-        for (path, reason) in OTHERS {
-            let answer = client.get(path).await;
-            assert_eq!(answer.status, 404, "{path}: {}", answer.text());
-            assert!(answer.text().contains(reason), "{path}: {}", answer.text());
+        for path in OTHERS {
+            client.get(path).await.refused(404, "NotFound");
         }
     }
     let asked = things.seen();
