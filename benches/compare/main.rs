@@ -8,6 +8,7 @@
 //! cargo bench --bench compare -- --reviews --only new-tokens
 //! cargo bench --bench compare -- --sidecar     # the sidecar beside kube-rbac-proxy and HAProxy
 //! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
+//! cargo bench --bench compare -- --cluster     # registry and delegate of a cluster, beside a registry directory
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
 //! ```
 //!
@@ -24,6 +25,7 @@
 
 mod asker;
 mod backend;
+mod cluster;
 mod documents;
 mod failover;
 mod load;
@@ -72,6 +74,7 @@ fn main() {
     match arguments.first().map(String::as_str) {
         Some("asker") => return asker::main(&arguments[1..]),
         Some("backend") => return backend::main(&arguments[1..]),
+        Some("cluster") => return cluster::main(&arguments[1..]),
         Some("reviewer") => return reviewer::main(&arguments[1..]),
         Some("strangers") => return strangers::main(&arguments[1..]),
         Some("watch") => return watch::main(&arguments[1..]),
@@ -105,6 +108,9 @@ fn main() {
     }
     if arguments.iter().any(|argument| argument == "--sidecar") {
         return sidecar::compare(&world, &options);
+    }
+    if arguments.iter().any(|argument| argument == "--cluster") {
+        return cluster::compare(&world, &options);
     }
     if arguments.iter().any(|argument| argument == "--documents") {
         return documents::measure(&world, &options);

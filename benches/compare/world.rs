@@ -28,6 +28,8 @@ pub(crate) enum Contender {
     KubeRbacProxy,
     /// What no APIService claims is the backend's, too.
     NarthexDelegates,
+    /// That, and the registry is that of a kube-apiserver.
+    NarthexOfCluster,
 }
 
 impl Contender {
@@ -40,6 +42,7 @@ impl Contender {
             Contender::NarthexReviews => "narthex, reviews",
             Contender::KubeRbacProxy => "kube-rbac-proxy",
             Contender::NarthexDelegates => "narthex, delegate",
+            Contender::NarthexOfCluster => "narthex, cluster",
         }
     }
 }
@@ -83,6 +86,7 @@ pub(crate) struct World {
     pub(crate) token: String,
     backend_port: u16,
     reviewer_port: u16,
+    cluster_port: u16,
 }
 
 /// A running process; it ends when dropped.
@@ -132,6 +136,7 @@ impl World {
             token: "bench-token-0123456789".into(),
             backend_port: free_port(),
             reviewer_port: free_port(),
+            cluster_port: free_port(),
         };
         world.write_certificates();
         world.write_registry(&[world.backend_port]);
@@ -221,7 +226,9 @@ impl World {
     }
 
     fn write_kubeconfigs(&self) {
-        for (name, port) in [("reviewer", self.reviewer_port), ("delegate", self.backend_port)] {
+        for (name, port) in
+            [("reviewer", self.reviewer_port), ("delegate", self.backend_port), ("cluster", self.cluster_port)]
+        {
             let text = format!(
                 "{{apiVersion: v1, kind: Config, current-context: x, \
                  contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
@@ -243,6 +250,20 @@ impl World {
             .spawn()
             .expect("the reviewer starts");
         wait_for(self.reviewer_port, "the reviewer");
+        Running(child)
+    }
+
+    /// What stands in for a kube-apiserver that has the registry.
+    pub(crate) fn cluster(&self) -> Running {
+        let child = Command::new("taskset")
+            .args(["-c", "0"])
+            .arg(std::env::current_exe().expect("our own path"))
+            .arg("cluster")
+            .arg(self.directory())
+            .arg(self.cluster_port.to_string())
+            .spawn()
+            .expect("the cluster starts");
+        wait_for(self.cluster_port, "the cluster");
         Running(child)
     }
 
@@ -390,14 +411,14 @@ impl World {
             Contender::Narthex
             | Contender::NarthexLogsAll
             | Contender::NarthexReviews
-            | Contender::NarthexDelegates => {
+            | Contender::NarthexDelegates
+            | Contender::NarthexOfCluster => {
                 command.arg(env!("CARGO_BIN_EXE_narthex")).arg("gateway");
                 for (flag, value) in [
                     ("bind-address", "127.0.0.1".to_owned()),
                     ("secure-port", port.to_string()),
                     ("admin-address", "127.0.0.1:0".to_owned()),
                     ("data-dir", file("data")),
-                    ("registry-dir", file("registry")),
                     ("tls-cert-file", file("server.crt")),
                     ("tls-private-key-file", file("server.key")),
                     ("proxy-client-cert-file", file("front-proxy.crt")),
@@ -413,7 +434,12 @@ impl World {
                 } else {
                     command.arg(format!("--token-auth-file={}", file("tokens.csv")));
                 }
-                if matches!(contender, Contender::NarthexDelegates) {
+                if matches!(contender, Contender::NarthexOfCluster) {
+                    command.args([&format!("--kubeconfig={}", file("cluster.kubeconfig")), "--leader-elect=false"]);
+                } else {
+                    command.arg(format!("--registry-dir={}", file("registry")));
+                }
+                if matches!(contender, Contender::NarthexDelegates | Contender::NarthexOfCluster) {
                     command.arg(format!("--delegate-kubeconfig={}", file("delegate.kubeconfig")));
                 }
                 if matches!(contender, Contender::NarthexLogsAll) {

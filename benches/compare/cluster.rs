@@ -1,0 +1,136 @@
+//! What it costs a request that the registry is a kube-apiserver's and whatever no APIService claims is delegated, beside
+//! the same from a directory; and what stands in for that kube-apiserver.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+
+use crate::load;
+use crate::world::{self, Contender, World};
+use crate::{Options, SCENARIOS, median, show};
+
+/// Prints a row for each scenario.
+pub(crate) fn compare(world: &World, options: &Options) {
+    println!(
+        "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s",
+        options.rounds, options.seconds
+    );
+    println!("{:<12} {:>24} {:>28} {:>8}", "scenario", "registry directory", "cluster and delegate", "ratio");
+    let _cluster = world.cluster();
+    for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
+        let _backend = world.backend(scenario.backend_http1);
+        let contenders = [Contender::Narthex, Contender::NarthexOfCluster];
+        let mut figures = [const { Vec::new() }; 2];
+        for _ in 0..options.rounds {
+            for (contender, figures) in contenders.iter().zip(&mut figures) {
+                let proxy = world.start(*contender, scenario.backend_http1);
+                proxy.first_answer(world);
+                load::run(&scenario.load, world, &proxy, scenario.path, 1);
+                let before = proxy.cpu_milliseconds();
+                let answers = load::run(&scenario.load, world, &proxy, scenario.path, options.seconds);
+                figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+            }
+        }
+        let medians = figures.each_ref().map(|figures| median(figures));
+        println!(
+            "{:<12} {:>24} {:>28} {:>8.2}",
+            scenario.name,
+            show(&figures[0]),
+            show(&figures[1]),
+            medians[1] / medians[0]
+        );
+    }
+}
+
+/// `cluster DIRECTORY PORT`: lists what stands in the registry directory, and has watches wait for what never comes.
+pub(crate) fn main(arguments: &[String]) {
+    let [directory, port] = arguments else { panic!("cluster DIRECTORY PORT") };
+    let directory = Path::new(directory);
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::reviewer_config(directory)));
+    let mut objects = Vec::new();
+    for file in std::fs::read_dir(directory.join("registry")).expect("a registry") {
+        let path = file.expect("a file").path();
+        let text = std::fs::read_to_string(&path).expect("a manifest");
+        let (documents, problems) = narthex::process::documents("registry", &text, false);
+        assert!(problems.0.is_empty(), "{problems}");
+        objects.extend(documents.into_iter().map(|document| document.value));
+    }
+    let objects: Arc<[Value]> = objects.into();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await.expect("the port is free");
+        loop {
+            let Ok((socket, _)) = listener.accept().await else { continue };
+            let _ = socket.set_nodelay(true);
+            let (tls, objects) = (tls.clone(), objects.clone());
+            tokio::spawn(async move {
+                let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                    let answer = answer(&request, &objects);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                let Ok(stream) = tls.accept(socket).await else { return };
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                if h2 {
+                    let builder = http2::Builder::new(TokioExecutor::new());
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                } else {
+                    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                }
+            });
+        }
+    });
+}
+
+fn answer(request: &Request<Incoming>, objects: &[Value]) -> Response<Answer> {
+    let path = request.uri().path();
+    let kind = match path.rsplit('/').next() {
+        Some("apiservices") => "APIService",
+        Some("services") => "Service",
+        Some("endpointslices") => "EndpointSlice",
+        // Conditions are not taken.
+        _ => {
+            let mut response = Response::new(Answer(Some(Bytes::from_static(b"{}"))));
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            return response;
+        }
+    };
+    let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let namespace = path.split_once("/namespaces/").and_then(|(_, rest)| rest.split('/').next());
+    let wanted = |object: &&Value| {
+        object["kind"] == kind && namespace.is_none_or(|namespace| object["metadata"]["namespace"] == namespace)
+    };
+    let items: Vec<&Value> = objects.iter().filter(wanted).collect();
+    let list = json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items});
+    let mut response = Response::new(Answer((!watch).then(|| list.to_string().into())));
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A list, or the silence of a watch.
+struct Answer(Option<Bytes>);
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.0.take() {
+            Some(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Some(bytes) => {
+                self.0 = Some(Bytes::new());
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+            None => Poll::Pending,
+        }
+    }
+}
