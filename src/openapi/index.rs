@@ -271,7 +271,7 @@ pub(super) mod tests {
             let claim = Some(Claim { name: one.name.clone(), hash, made: None });
             (one.name.clone(), Change { claim, problem: None })
         });
-        let offered = known.iter().find(|one| one.by == By::Itself).and_then(|one| hashes(one)).cloned();
+        let offered = known.iter().find(|one| one.by == By::Itself).and_then(&hashes).cloned();
         Index::empty(ours).with(claims.collect(), offered)
     }
 

@@ -165,7 +165,7 @@ impl History {
             Event::File(number, objects, broken) => {
                 let text: String = objects.iter().map(|one| format!("{}\n---\n", one.value())).collect();
                 let text = if *broken { format!("{text}kind: Pod\n") } else { text };
-                touched = self.file(*number, Some(text));
+                touched = self.file(*number, Some(&text));
             }
             Event::NoFile(number) => touched = self.file(*number, None),
             Event::Has(object) => {
@@ -226,15 +226,15 @@ impl History {
         self.registry = registry;
     }
 
-    fn file(&mut self, number: u8, text: Option<String>) -> Touched {
+    fn file(&mut self, number: u8, text: Option<&str>) -> Touched {
         let path = format!("{number}.yaml");
-        match &text {
-            Some(text) => drop(self.files.insert(path.clone(), text.clone())),
+        match text {
+            Some(text) => drop(self.files.insert(path.clone(), text.to_owned())),
             None => drop(self.files.remove(&path)),
         }
         let all: Vec<(&str, &str)> = self.files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
         self.whole.update(Scan::fixed(&all));
-        let only = text.iter().map(|text| (path.as_str(), text.as_str())).collect::<Vec<_>>();
+        let only = text.map(|text| (path.as_str(), text)).into_iter().collect::<Vec<_>>();
         let only = Scan { only: Some(BTreeSet::from([PathBuf::from(&path)])), ..Scan::fixed(&only) };
         self.directory.update(only)
     }
