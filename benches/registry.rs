@@ -74,6 +74,8 @@ fn main() {
     row("until ready, CPU", figures.iter().map(|it| format!("{it:.1?}")).collect(), ratio(&figures));
     let figures: Vec<Duration> = all.iter().map(|figures| figures.start.1).collect();
     row("until ready, by the clock", figures.iter().map(|it| format!("{it:.1?}")).collect(), ratio(&figures));
+    let figures: Vec<Duration> = all.iter().map(|figures| figures.idle).collect();
+    row("a second of nothing", figures.iter().map(|it| format!("{it:.1?}")).collect(), ratio(&figures));
     let cells = all.iter().map(|figures| format!("{} MiB", figures.resident >> 10)).collect();
     row("resident", cells, 0.0);
 }
@@ -87,6 +89,8 @@ struct Figures {
     changes: Vec<(&'static str, Duration)>,
     /// CPU time and time until it is ready.
     start: (Duration, Duration),
+    /// CPU time of a second in which nothing happens.
+    idle: Duration,
     /// In KiB.
     resident: u64,
 }
@@ -120,11 +124,29 @@ fn slice(number: usize, port: u16, first: usize) -> String {
     text
 }
 
-/// CPU time of one of `count` changes, less what is done anyhow.
-async fn each(gateway: &Gateway, count: usize, pace: Duration, mut change: impl FnMut(usize)) -> Duration {
+/// CPU seconds of a second in which nothing happens.
+async fn idle(gateway: &Gateway) -> f64 {
     let (before, began) = (gateway.cpu(), Instant::now());
     tokio::time::sleep(QUIET).await;
-    let idle = (gateway.cpu() - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    (gateway.cpu() - before).as_secs_f64() / began.elapsed().as_secs_f64()
+}
+
+/// Waits until nothing of the start is left to be done.
+async fn rest(gateway: &Gateway) -> f64 {
+    let mut before = idle(gateway).await;
+    for _ in 0..30 {
+        let now = idle(gateway).await;
+        if now > before * 0.8 {
+            return now;
+        }
+        before = now;
+    }
+    before
+}
+
+/// CPU time of one of `count` changes, less what is done anyhow.
+async fn each(gateway: &Gateway, count: usize, pace: Duration, mut change: impl FnMut(usize)) -> Duration {
+    let idle_before = idle(gateway).await;
     let (before, began) = (gateway.cpu(), Instant::now());
     for number in 0..count {
         change(number);
@@ -132,8 +154,9 @@ async fn each(gateway: &Gateway, count: usize, pace: Duration, mut change: impl 
     }
     // For what is asked of backends then.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let anyhow = Duration::from_secs_f64(idle * began.elapsed().as_secs_f64());
-    (gateway.cpu() - before).saturating_sub(anyhow) / u32::try_from(count).unwrap()
+    let (spent, took) = (gateway.cpu() - before, began.elapsed());
+    let idle = f64::midpoint(idle_before, idle(gateway).await);
+    spent.saturating_sub(took.mul_f64(idle)) / u32::try_from(count).unwrap()
 }
 
 async fn measure(all: usize, changes: usize) -> Figures {
@@ -170,7 +193,7 @@ async fn measure(all: usize, changes: usize) -> Figures {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let start = (gateway.cpu(), began.elapsed());
-    tokio::time::sleep(QUIET).await;
+    let idle = rest(&gateway).await;
     let resident = gateway.resident();
 
     let one = all / 2;
@@ -201,12 +224,12 @@ async fn measure(all: usize, changes: usize) -> Figures {
         world.registry(&format!("{number}.yaml"), &text);
     }
     let gateway = world.gateway(&["--access-log=off"]);
-    tokio::time::sleep(QUIET).await;
+    rest(&gateway).await;
     let file = |number: usize| {
         let (api_service, service) = documents(&world, one, 16 + number);
         let text = [api_service, service, slice(one, port, 1)].join("---\n");
         world.registry(&format!("{one}.yaml"), &text);
     };
     figures.push(("a file: an APIService's priority", each(&gateway, changes.min(20), PACE_OF_FILES, file).await));
-    Figures { changes: figures, start, resident }
+    Figures { changes: figures, start, idle: Duration::from_secs_f64(idle), resident }
 }
