@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
 use super::dial::{DialError, DialPhase, Dialled};
@@ -39,45 +39,60 @@ const MAX_HEADERS: usize = 200;
 /// Bytes of an answer's header block.
 const MAX_HEADER_BYTES: usize = 256 << 10;
 
+/// A connection, for one request after another.
+pub(super) struct Line {
+    pub(super) sender: SendRequest<Body>,
+    /// How often bytes came on it. Written by this thread alone; an upgrade wants what it holds to be `Send`.
+    came: Arc<AtomicU64>,
+}
+
+impl Line {
+    /// How often bytes came on it: not at all before its first answer.
+    pub(super) fn came(&self) -> u64 {
+        self.came.load(Relaxed)
+    }
+}
+
 /// The idle connections to one endpoint, the latest last.
 #[derive(Default)]
-pub(super) struct Idle(RefCell<Vec<(SendRequest<Body>, Instant)>>);
+pub(super) struct Idle(RefCell<Vec<(Line, Instant)>>);
 
 impl Idle {
-    pub(super) fn put(&self, sender: SendRequest<Body>) {
+    pub(super) fn put(&self, line: Line) {
         let mut idle = self.0.borrow_mut();
-        if !sender.is_closed() && idle.len() < KEPT {
-            idle.push((sender, Instant::now()));
+        if !line.sender.is_closed() && idle.len() < KEPT {
+            idle.push((line, Instant::now()));
         }
     }
 
     /// A connection that can take a request, the most recently used first.
-    pub(super) async fn take(&self) -> Option<SendRequest<Body>> {
-        let (sender, _) = self.0.borrow_mut().pop()?;
-        if sender.is_ready() {
-            return Some(sender);
+    pub(super) async fn take(&self) -> Option<Line> {
+        let (line, _) = self.0.borrow_mut().pop()?;
+        if line.sender.is_ready() {
+            return Some(line);
         }
         // Boxed: rare, and every other request would pay for its size.
-        Box::pin(self.settle(sender)).await
+        Box::pin(self.settle(line)).await
     }
 
-    /// `sender` once it is ready, or another one.
-    async fn settle(&self, mut sender: SendRequest<Body>) -> Option<SendRequest<Body>> {
+    /// `line` once it is ready, or another one.
+    async fn settle(&self, mut line: Line) -> Option<Line> {
         loop {
+            let sender = &mut line.sender;
             if sender.is_ready() {
-                return Some(sender);
+                return Some(line);
             }
             // The connection's task has yet to see that its answer ended. Should it still be sending
             // the body of a request that was answered early, it is not worth waiting for.
             if !sender.is_closed() && matches!(tokio::time::timeout(SETTLE, sender.ready()).await, Ok(Ok(()))) {
-                return Some(sender);
+                return Some(line);
             }
-            (sender, _) = self.0.borrow_mut().pop()?;
+            (line, _) = self.0.borrow_mut().pop()?;
         }
     }
 
     pub(super) fn sweep(&self, now: Instant) {
-        self.0.borrow_mut().retain(|(sender, since)| !sender.is_closed() && now - *since < IDLE);
+        self.0.borrow_mut().retain(|(line, since)| !line.sender.is_closed() && now - *since < IDLE);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -166,12 +181,13 @@ impl Open {
 }
 
 /// Begins HTTP/1.1 on a fresh connection, one more of `open`; a 101 hands the stream over.
-pub(super) async fn greet(dialled: Dialled, open: &Open) -> Result<SendRequest<Body>, DialError> {
-    let (last_words, heard) = (open.last_words.clone(), open.heard.clone());
+pub(super) async fn greet(dialled: Dialled, open: &Open) -> Result<Line, DialError> {
+    let (last_words, heard, came) = (open.last_words.clone(), open.heard.clone(), Arc::<AtomicU64>::default());
+    let stream = ReadsOn { stream: dialled.channel, gone: false, heard, came: came.clone() };
     let (sender, connection) = Builder::new()
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES)
-        .handshake(ReadsOn { stream: TokioIo::new(dialled.channel), gone: false, heard })
+        .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| DialError { phase: DialPhase::Http, reason: "ProtocolError", cause: error.to_string() })?;
     // Not an async block, which would hold the connection twice: each watch has one of its own.
@@ -187,7 +203,7 @@ pub(super) async fn greet(dialled: Dialled, open: &Open) -> Result<SendRequest<B
         tasks.retain(|task| !task.is_finished());
     }
     tasks.push(task.abort_handle());
-    Ok(sender)
+    Ok(Line { sender, came })
 }
 
 fn hear(count: &AtomicU64) {
@@ -202,7 +218,10 @@ fn hear(count: &AtomicU64) {
 struct ReadsOn<T> {
     stream: T,
     gone: bool,
+    /// Of all connections of the endpoint, an end among what is heard.
     heard: Arc<AtomicU64>,
+    /// As [`Line::came`].
+    came: Arc<AtomicU64>,
 }
 
 impl<T> ReadsOn<T> {
@@ -217,17 +236,21 @@ impl<T> ReadsOn<T> {
     }
 }
 
-impl<T: Read + Unpin> Read for ReadsOn<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+impl<T: AsyncRead + Unpin> AsyncRead for ReadsOn<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_ready() {
             hear(&self.heard);
+        }
+        if buffer.filled().len() > before {
+            hear(&self.came);
         }
         read
     }
 }
 
-impl<T: Write + Unpin> Write for ReadsOn<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for ReadsOn<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.gone {
             return Poll::Ready(Ok(bytes.len()));

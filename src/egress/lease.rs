@@ -6,6 +6,7 @@ use std::rc::Rc;
 use hyper::client::conn::http1::SendRequest;
 
 use super::endpoint::Endpoint;
+use super::http1::Line;
 use super::http2::{Multiplexed, Upload};
 use crate::message::Body;
 
@@ -19,7 +20,7 @@ pub struct Lease {
 }
 
 enum Held {
-    Http1 { endpoint: Rc<Endpoint>, sender: SendRequest<Body> },
+    Http1 { endpoint: Rc<Endpoint>, line: Line },
     Http2 { upload: Option<Upload>, _stream: Stream },
     Private { _sender: SendRequest<Body> },
     Returned,
@@ -66,8 +67,8 @@ fn step(count: &Cell<usize>, by: isize) {
 }
 
 impl Lease {
-    pub(super) fn http1(endpoint: &Rc<Endpoint>, sender: SendRequest<Body>, pending: Pending) -> Lease {
-        Lease { connection: Held::Http1 { endpoint: endpoint.clone(), sender }, pending: Some(pending) }
+    pub(super) fn http1(endpoint: &Rc<Endpoint>, line: Line, pending: Pending) -> Lease {
+        Lease { connection: Held::Http1 { endpoint: endpoint.clone(), line }, pending: Some(pending) }
     }
 
     pub(super) fn http2(stream: Stream, upload: Option<Upload>, pending: Pending) -> Lease {
@@ -92,7 +93,7 @@ impl Lease {
     /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.
     pub fn finished(&mut self) {
         match std::mem::replace(&mut self.connection, Held::Returned) {
-            Held::Http1 { endpoint, sender } => endpoint.give_back(sender),
+            Held::Http1 { endpoint, line } => endpoint.give_back(line),
             Held::Http2 { upload: Some(mut upload), .. } => upload.let_go(),
             _ => {}
         }

@@ -46,6 +46,21 @@ pub(crate) fn is_nonsense(error: &(dyn StdError + 'static)) -> bool {
         || source::<h2::Error>(error).is_some_and(|h2| !h2.is_remote() && !h2.is_io() && h2.reason().is_some())
 }
 
+/// Whether the connection ended, rather than that we gave it up.
+pub(super) fn is_end(error: &(dyn StdError + 'static)) -> bool {
+    let ended = |io: &io::Error| {
+        matches!(
+            io.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof
+        )
+    };
+    source::<hyper::Error>(error).is_some_and(hyper::Error::is_incomplete_message)
+        || source::<io::Error>(error).is_some_and(ended)
+}
+
 /// `error` itself or what it comes from, if that is an `E`.
 fn source<'e, E: StdError + 'static>(error: &'e (dyn StdError + 'static)) -> Option<&'e E> {
     let mut source = Some(error);

@@ -39,6 +39,8 @@ pub(super) enum Again {
     Never,
     /// What provably was not begun.
     Unbegun,
+    /// Also a GET, HEAD or OPTIONS without a body that met the end of a connection kept from an earlier request.
+    Unheard,
     /// Also what may have been begun: a GET, HEAD or OPTIONS without a body.
     Always,
 }
@@ -122,7 +124,14 @@ pub(super) async fn exchange(
                 doubtful.push(index);
                 last = Failure::Nonsense(describe(&*error));
             }
-            Err(SendError::Broken(error)) => {
+            // Its server had most likely closed the connection when it came (Go's `http.Transport` has it so, too).
+            Err(SendError::Unheard(error)) if again == Again::Unheard => {
+                stale += 1;
+                next = repeat();
+                why = Some(Retry::StaleConnection);
+                last = Failure::Broken(describe(&*error));
+            }
+            Err(SendError::Broken(error) | SendError::Unheard(error)) => {
                 attempts += 1;
                 broke(index);
                 next = begin_again();

@@ -210,6 +210,7 @@ fn prepare<'o>(
     let again = match backend.api_service().settings.retry {
         registry::Retry::Never => Again::Never,
         registry::Retry::Safe if safe => Again::Always,
+        registry::Retry::Unbegun if safe => Again::Unheard,
         registry::Retry::Safe | registry::Retry::Unbegun => Again::Unbegun,
     };
     let uri = uri(backend.prefix(), path_and_query)?;

@@ -172,7 +172,9 @@ impl Client {
                 Err(SendError::NotSent { error, .. }) => return Err(CallError::Unreachable(error.cause)),
                 Err(SendError::Refused(error)) => return Err(CallError::Broken(error.cause)),
                 Err(SendError::Nonsense(error)) => return Err(CallError::Nonsense(error.to_string())),
-                Err(SendError::Broken(error)) => return Err(CallError::Broken(error.to_string())),
+                Err(SendError::Broken(error) | SendError::Unheard(error)) => {
+                    return Err(CallError::Broken(error.to_string()));
+                }
             }
         }
     }

@@ -60,7 +60,9 @@ impl Onward {
                 }
                 Err(SendError::NotSent { error, .. }) => return Err(Undelivered::Unreachable(error)),
                 Err(SendError::Refused(error)) => Undelivered::Broken(error.cause),
-                Err(SendError::Nonsense(error) | SendError::Broken(error)) => Undelivered::Broken(error.to_string()),
+                Err(SendError::Nonsense(error) | SendError::Broken(error) | SendError::Unheard(error)) => {
+                    Undelivered::Broken(error.to_string())
+                }
             };
             attempts += 1;
             match &copy {

@@ -55,7 +55,8 @@ pub enum Retry {
     /// GET, HEAD and OPTIONS, and any request that provably was not begun.
     #[default]
     Safe,
-    /// Any request that provably was not begun, and no other. No annotation says so.
+    /// Any request that provably was not begun; of others only a GET, HEAD or OPTIONS whose connection had served before
+    /// and ended without a byte of an answer. No annotation says so.
     Unbegun,
     /// Nothing.
     Never,

@@ -110,7 +110,7 @@ impl Origin {
         let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
         let sent = endpoint.send(Box::new(request)).await.map_err(|error| match error {
             SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
-            SendError::Nonsense(error) | SendError::Broken(error) => error.to_string(),
+            SendError::Nonsense(error) | SendError::Broken(error) | SendError::Unheard(error) => error.to_string(),
         })?;
         let (head, body) = sent.response.into_parts();
         // A redirect is not followed: nobody wrote down that its target may say whom to believe.

@@ -16,7 +16,7 @@ use hyper::client::conn::http1;
 
 use self::opening::{Dialling, MOST_CONNECTIONS, Opened, Purpose};
 use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
-use crate::egress::http1::{Idle, Open};
+use crate::egress::http1::{Idle, Line, Open};
 use crate::egress::http2::{Multiplexed, NotAsked};
 use crate::egress::lease::{Lease, Pending, Stream};
 use crate::egress::pool::PoolReport;
@@ -77,6 +77,9 @@ pub enum SendError {
     /// It was sent, and the backend provably did nothing with it (REFUSED_STREAM, a GOAWAY that leaves it out,
     /// TLS refused).
     Refused(DialError),
+    /// It was sent on a connection that had served before and was closed without one byte of an answer: most likely it
+    /// was being closed when the request came.
+    Unheard(Cause),
     /// It was sent, or a part of it, and what came back is not HTTP.
     Nonsense(Cause),
     /// It was sent, or a part of it, and what became of it is not known.
@@ -161,13 +164,13 @@ impl Endpoint {
                 }
                 Some(Protocol::Http1) => {
                     let idle = self.idle.take().await;
-                    let sender = match idle {
-                        Some(sender) => sender,
+                    let line = match idle {
+                        Some(line) => line,
                         // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
                         None => match Box::pin(self.open(Purpose::Now)).await {
-                            Ok(Opened::Http1(sender, took)) => {
+                            Ok(Opened::Http1(line, took)) => {
                                 timing = took;
-                                sender
+                                line
                             }
                             Ok(Opened::Http2(took)) => {
                                 timing = took;
@@ -176,7 +179,7 @@ impl Endpoint {
                             Err(error) => return Err(SendError::NotSent { request, error }),
                         },
                     };
-                    return self.send_http1(request, sender, pending, timing).await;
+                    return self.send_http1(request, line, pending, timing).await;
                 }
                 None => {}
             }
@@ -211,7 +214,7 @@ impl Endpoint {
             let mut dialled = self.dialler.dial(&self.upstream, true).await?;
             dialled.keep(place);
             let timing = dialled.timing;
-            Ok((crate::egress::http1::greet(dialled, &self.open).await?, timing))
+            Ok((crate::egress::http1::greet(dialled, &self.open).await?.sender, timing))
         };
         opened.await.inspect_err(|error| self.eject(error))
     }
@@ -219,17 +222,18 @@ impl Endpoint {
     async fn send_http1(
         self: &Rc<Self>,
         mut request: Box<Request<Body>>,
-        mut sender: http1::SendRequest<Body>,
+        mut line: Line,
         pending: Pending,
         timing: Timing,
     ) -> Result<Sent, SendError> {
         self.in_origin_form(&mut request);
         let awaiting = self.open.awaits();
-        let sent = sender.try_send_request(*request).await;
+        let before = line.came();
+        let sent = line.sender.try_send_request(*request).await;
         drop(awaiting);
         match sent {
             Ok(response) => {
-                Ok(Sent { response: response.map(Received::from), lease: Lease::http1(self, sender, pending), timing })
+                Ok(Sent { response: response.map(Received::from), lease: Lease::http1(self, line, pending), timing })
             }
             Err(mut failed) => {
                 // A backend that went away took the other connections along: the next try opens its own.
@@ -240,7 +244,12 @@ impl Endpoint {
                         Some(failure @ Failure::ClientCertificateRefused) => refused_by_tls(Box::new(request), failure),
                         _ => not_sent(Box::new(request), &failed.into_error()),
                     },
-                    None => lost(failed.into_error()),
+                    None => match lost(failed.into_error()) {
+                        SendError::Broken(error) if before > 0 && line.came() == before && refusal::is_end(&*error) => {
+                            SendError::Unheard(error)
+                        }
+                        lost => lost,
+                    },
                 })
             }
         }
@@ -321,8 +330,8 @@ impl Endpoint {
         Some(stream)
     }
 
-    pub(in crate::egress) fn give_back(&self, sender: http1::SendRequest<Body>) {
-        self.idle.put(sender);
+    pub(in crate::egress) fn give_back(&self, line: Line) {
+        self.idle.put(line);
     }
 
     /// Why the endpoint is out, if it is.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
-use hyper::client::conn::http1;
 
 use super::Endpoint;
 use crate::egress::Wire;
@@ -13,7 +12,6 @@ use crate::egress::allowance::Place;
 use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
 use crate::egress::silence::Verdict;
 use crate::egress::{http1 as one, http2 as many};
-use crate::message::Body;
 
 /// Connections to one endpoint that one worker will open; more than this is not load but a fault.
 pub(super) const MOST_CONNECTIONS: usize = 100;
@@ -36,7 +34,7 @@ pub(super) enum Purpose {
 }
 
 pub(super) enum Opened {
-    Http1(http1::SendRequest<Body>, Timing),
+    Http1(one::Line, Timing),
     Http2(Timing),
 }
 

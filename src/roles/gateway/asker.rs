@@ -83,7 +83,9 @@ impl Asker {
             SendError::NotSent { error, .. } => Unanswered { reason: error.reason, cause: error.cause },
             SendError::Refused(error) => Unanswered { reason: error.reason, cause: error.cause },
             SendError::Nonsense(error) => Unanswered { reason: "InvalidAnswer", cause: error.to_string() },
-            SendError::Broken(error) => Unanswered { reason: "ConnectionBroken", cause: error.to_string() },
+            SendError::Broken(error) | SendError::Unheard(error) => {
+                Unanswered { reason: "ConnectionBroken", cause: error.to_string() }
+            }
         })
     }
 }

@@ -53,7 +53,7 @@ async fn text(endpoint: &Rc<Endpoint>, request: Box<Request<Body>>) -> String {
     match ask(endpoint, request).await {
         Ok((text, _)) => text,
         Err(SendError::NotSent { error, .. } | SendError::Refused(error)) => panic!("{}", error.cause),
-        Err(SendError::Nonsense(error) | SendError::Broken(error)) => panic!("{error}"),
+        Err(SendError::Nonsense(error) | SendError::Broken(error) | SendError::Unheard(error)) => panic!("{error}"),
     }
 }
 
