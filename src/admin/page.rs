@@ -133,9 +133,13 @@ impl Page {
             self.raw("<h2>APIServices</h2><p class=\"dim\">None. Give some with <code>--registry-dir</code>.</p>");
             return;
         }
+        let (title, name, service) = match report.guards_upstreams() {
+            true => ("Upstreams", "Path", "Upstream"),
+            false => ("APIServices", "Name", "Service"),
+        };
         let columns = [
-            "Name",
-            "Service",
+            name,
+            service,
             "Available",
             "Since",
             "Endpoints",
@@ -145,7 +149,7 @@ impl Page {
             "Discovery",
             "Message",
         ];
-        self.table("APIServices", &columns);
+        self.table(title, &columns);
         for service in &report.apiservices {
             self.raw("<tr>");
             self.cell("", &service.name);
@@ -175,7 +179,8 @@ impl Page {
         if report.apiservices.iter().all(|service| service.endpoints.is_empty()) {
             return;
         }
-        self.table("Endpoints", &["APIService", "Address", "State", "Connections", "In flight", "Latency"]);
+        let of = if report.guards_upstreams() { "Path" } else { "APIService" };
+        self.table("Endpoints", &[of, "Address", "State", "Connections", "In flight", "Latency"]);
         for service in &report.apiservices {
             for endpoint in &service.endpoints {
                 self.raw("<tr>");

@@ -200,6 +200,11 @@ impl StatusReport {
             Phase::Ending | Phase::Over => "ending",
         }
     }
+
+    /// Whether what stands behind are the upstreams of a sidecar, by the paths they own, and no APIServices.
+    pub fn guards_upstreams(&self) -> bool {
+        !self.apiservices.is_empty() && self.apiservices.iter().all(|one| one.name.starts_with('/'))
+    }
 }
 
 impl ApiServiceReport {

@@ -17,8 +17,8 @@ const SOON: u32 = 1;
 pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {
     let name = Called(name);
     let (reason, what, cause) = match failure {
-        Failure::NoEndpoint => ("NoEndpoints", said("NoEndpoints"), String::new()),
-        Failure::Unreachable(error) => (error.reason, said(error.reason), error.cause.clone()),
+        Failure::NoEndpoint => ("NoEndpoints", said("NoEndpoints", &name), String::new()),
+        Failure::Unreachable(error) => (error.reason, said(error.reason, &name), error.cause.clone()),
         Failure::Nonsense(cause) => ("InvalidAnswer", "its answer is not HTTP", cause.clone()),
         Failure::Broken(cause) => (
             "ConnectionBroken",
@@ -83,18 +83,24 @@ pub(super) fn about(status: Status, info: &RequestInfo<'_>) -> Status {
 }
 
 /// A reason in words a user can read.
-fn said(reason: &str) -> &'static str {
+fn said(reason: &str, name: &Called<'_>) -> &'static str {
     match reason {
         "NameNotResolved" => "its host name cannot be resolved",
         "ConnectionRefused" => "nothing listens at its endpoint",
         "ConnectTimeout" | "Timeout" => "its endpoint does not answer",
         "CertificateExpired" => "its serving certificate has expired",
         "CertificateNotYetValid" => "its serving certificate is not valid yet",
+        "UnknownIssuer" if name.is_upstream() => {
+            "its serving certificate is not signed by an authority of --upstream-ca-file, or of the system without that"
+        }
         "UnknownIssuer" => "its serving certificate is not signed by an authority in the APIService's caBundle",
         "NameMismatch" => "its serving certificate is for another name",
         "MissingSAN" => "its serving certificate has no subject alternative name",
         "WrongUsage" => "its certificate is not for serving",
         "BadCertificate" => "its serving certificate cannot be used",
+        "ClientCertificateRefused" if name.is_upstream() => {
+            "it does not accept the certificate of --upstream-client-cert-file, or asks for one and there is none"
+        }
         "ClientCertificateRefused" => "it does not accept the gateway's client certificate",
         "NoCommonProtocol" => "it speaks no protocol the gateway speaks",
         "NotTLS" => "its endpoint does not speak TLS",

@@ -65,8 +65,15 @@ pub struct Called<'n>(pub &'n str);
 
 impl fmt::Display for Called<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.is_upstream() { "upstream" } else { "aggregated API" }, self.0)
+    }
+}
+
+impl Called<'_> {
+    /// Whether a sidecar guards it.
+    pub fn is_upstream(&self) -> bool {
         // No APIService's name begins with a slash, every upstream's does.
-        write!(f, "{} {}", if self.0.starts_with('/') { "upstream" } else { "aggregated API" }, self.0)
+        self.0.starts_with('/')
     }
 }
 

@@ -142,7 +142,8 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     for check in &report.not_ready {
         out.push_str(&format!("not ready: {}\n", clean(check)));
     }
-    let mut columns = vec!["NAME", "SERVICE", "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
+    let (name, service) = if report.guards_upstreams() { ("PATH", "UPSTREAM") } else { ("NAME", "SERVICE") };
+    let mut columns = vec![name, service, "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
     // Where all go direct that is nothing to say.
     let ways = !report.egress.is_empty();
     columns.extend(ways.then_some("WAY"));
@@ -181,7 +182,8 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
                 ]
             })
         });
-        table(&mut out, &["APISERVICE", "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
+        let of = if report.guards_upstreams() { "PATH" } else { "APISERVICE" };
+        table(&mut out, &[of, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
     }
     let rows = report
         .egress
