@@ -146,7 +146,8 @@ pub(super) async fn upgrade(
         *answer.headers_mut() = headers;
         return Ok(answer);
     }
-    if status.as_u16() < 400 {
+    // That a server of its own origin does not switch, or leads elsewhere, is between it and its clients.
+    if status.as_u16() < 400 && !settings.owns_origin {
         let message = format!("invalid upgrade response: status code {}", status.as_u16());
         return Err((bad_answer(name, info, "UpgradeRefused", &message), record));
     }

@@ -168,7 +168,9 @@ async fn relay(
         }
 
         // Who asks. From here on no header of the client says who it is.
-        let due = if long_running { None } else { due(&query) };
+        // What a server that is not Kubernetes' own means by `timeout` is between it and its clients.
+        let ours = !shared.sidecar || info.is_resource_request;
+        let due = if long_running || !ours { None } else { due(&query) };
         let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
         let authenticated = match due {
             None => authenticating.await,
@@ -283,7 +285,8 @@ async fn relay(
     let backend = attempt!(worker.backend(&target));
     record.service(backend.counts());
     let signature = attempt!(connection.signature(user, host));
-    let timeout = if long_running { None } else { attempt!(timeout(info, &query, route).map_err(client)) };
+    let timeout =
+        if long_running { None } else { attempt!(timeout(info, &query, route, shared.sidecar).map_err(client)) };
     record.admitted();
 
     // Of an upstream nothing is known: what it answers is its own affair.
@@ -462,9 +465,18 @@ async fn in_time<T>(due: Instant, decision: impl Future<Output = T> + Unpin) -> 
 
 /// How long a request may take: what the client asks, what the APIService allows, less for discovery. None when
 /// the APIService has no limit and the client asks for none.
-fn timeout(info: &RequestInfo<'_>, query: &Query<'_>, route: &Route) -> Result<Option<Duration>, Status> {
+fn timeout(
+    info: &RequestInfo<'_>,
+    query: &Query<'_>,
+    route: &Route,
+    sidecar: bool,
+) -> Result<Option<Duration>, Status> {
     let allowed = route.api_service.settings.request_timeout;
     let mut most = if allowed.is_zero() { Duration::MAX } else { allowed };
+    if sidecar {
+        let asked = if info.is_resource_request { duration::request_timeout(query, most).ok() } else { None };
+        return Ok(Some(asked.unwrap_or(most)).filter(|limit| *limit != Duration::MAX));
+    }
     if !info.is_resource_request && info.path.starts_with("/api") && info.path.trim_matches('/').split('/').count() == 3
     {
         most = most.min(DISCOVERY_TIMEOUT);
