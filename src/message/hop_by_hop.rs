@@ -41,8 +41,9 @@ pub fn is_untrusted(name: &str) -> bool {
 }
 
 /// Whether a header of a request is what its sender meant for the origin that all APIs share, or what only a
-/// proxy in front of us may say: cookies, client certificates spoken of in headers, and the mark of a peer
-/// kube-apiserver. No aggregated backend gets it; a delegate that owns the origin with us may.
+/// proxy in front of us may say: cookies, client certificates spoken of in headers, the mark of a peer
+/// kube-apiserver, and another path or method than those that are judged, which some frameworks take from headers.
+/// No backend gets it, but cookies where the origin is its own.
 pub fn is_untrusted_in_request(name: &str) -> bool {
     // By first letter: this looks at every header of every request.
     match name.as_bytes().first() {
@@ -53,6 +54,10 @@ pub fn is_untrusted_in_request(name: &str) -> bool {
                 || begins(name, "x-forwarded-client-cert")
                 || begins(name, "x-kubernetes-peer-proxied")
                 || begins(name, "x-ssl-client-")
+                || begins(name, "x-original-ur")
+                || begins(name, "x-rewrite-ur")
+                || begins(name, "x-http-method")
+                || begins(name, "x-method-override")
         }
         _ => false,
     }
