@@ -91,6 +91,9 @@ impl Follower {
     pub fn add<P: Into<PathBuf>>(&mut self, paths: impl IntoIterator<Item = P>) {
         let Roots::Files(known) = &mut self.roots else { return };
         let more: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
+        if known.is_empty() {
+            return *self = Follower::of(Roots::Files(more));
+        }
         known.extend_from_slice(&more);
         self.watch_again();
         self.seen.extend(Roots::Files(more).fingerprint(&BTreeMap::new()));
@@ -100,16 +103,8 @@ impl Follower {
         // One waiting notice says all there is to say, so the channel holds one.
         let (sender, notices) = mpsc::channel(1);
         let named = Arc::<Mutex<Named>>::default();
-        let telling = named.clone();
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if !matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. })) {
-                telling.lock().add(event);
-                let _ = sender.try_send(());
-            }
-        });
-        let watcher = watcher
-            .inspect_err(|error| tracing::warn!(%error, "no file notices from the system; files are polled instead"))
-            .ok();
+        // A watcher is a thread: without a file there is nothing for it to do.
+        let watcher = if roots.is_empty() { None } else { watcher(sender, named.clone()) };
         let mut follower = Follower {
             roots,
             watcher,
@@ -314,7 +309,25 @@ impl Named {
     }
 }
 
+/// Whoever gives notice of what the kernel tells, if it tells anything.
+fn watcher(sender: mpsc::Sender<()>, named: Arc<Mutex<Named>>) -> Option<RecommendedWatcher> {
+    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        if !matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. })) {
+            named.lock().add(event);
+            let _ = sender.try_send(());
+        }
+    });
+    let told = |error: &notify::Error| {
+        tracing::warn!(%error, "no file notices from the system; files are polled instead");
+    };
+    watcher.inspect_err(told).ok()
+}
+
 impl Roots {
+    fn is_empty(&self) -> bool {
+        matches!(self, Roots::Files(files) if files.is_empty())
+    }
+
     fn fingerprint(&self, known: &Fingerprint) -> Fingerprint {
         let mut found = BTreeMap::new();
         match self {

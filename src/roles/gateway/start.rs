@@ -42,6 +42,10 @@ use crate::route::{Dealer, Inflight, Table};
 use crate::tls::{AskedFor, Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, authorize, tls};
 
+/// Workers of a sidecar: each holds about a megabyte, every pod of a large machine has a sidecar of its own, and four
+/// relay more than one server answers.
+const MOST_WORKERS_BESIDE: usize = 4;
+
 /// What a role that contains the gateway adds to it.
 #[derive(Default)]
 pub struct Extra {
@@ -306,7 +310,8 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let access_log = Arc::new(access_log);
     let mut acceptor = Acceptor::default();
     let mut all_connections = Vec::new();
-    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let workers = if sidecar { cores.min(MOST_WORKERS_BESIDE) } else { cores };
     let descriptors = raise_descriptor_limit();
     let most = Most::of(descriptors, workers);
     shared.metrics.connections_are_bounded(most.to_all);
