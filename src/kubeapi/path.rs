@@ -33,7 +33,20 @@ impl<'p> CanonicalPath<'p> {
         if is_ordinary(raw) {
             return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
         }
-        let decoded = judge(raw).map_err(|problem| Status::bad_request(problem.say(raw)))?;
+        CanonicalPath::judged(raw, true)
+    }
+
+    /// The same for a server that need not be an API server: nothing of its path is some other server's.
+    pub fn parse_whole(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
+        let raw = if raw.is_empty() { "/" } else { raw };
+        if is_ordinary(raw) {
+            return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
+        }
+        CanonicalPath::judged(raw, false)
+    }
+
+    fn judged(raw: &'p str, proxies: bool) -> Result<CanonicalPath<'p>, Status> {
+        let decoded = judge(raw, proxies).map_err(|problem| Status::bad_request(problem.say(raw)))?;
         Ok(CanonicalPath { raw, wire: wire_form(raw, &decoded), decoded: Cow::Owned(decoded) })
     }
 
@@ -93,7 +106,7 @@ impl Problem {
             Problem::Control => "it holds a control character",
             Problem::Escape => "it holds a percent sign that is not followed by two hexadecimal digits",
             Problem::NotText => "it is not UTF-8 when percent-decoded",
-            Problem::Dots => "it holds a . or .. segment, plain or percent-encoded",
+            Problem::Dots => "it holds a . or .. segment, plain or in disguise",
             Problem::EncodedSlash => "it holds a percent-encoded slash, which cannot be part of a name",
             Problem::EmptySegment => "it holds an empty segment",
         };
@@ -101,8 +114,9 @@ impl Problem {
     }
 }
 
-/// The decoded form of `raw`, if it can be read in one way only.
-fn judge(raw: &str) -> Result<String, Problem> {
+/// The decoded form of `raw`, if it can be read in one way only; with `proxies`, what stands behind a `proxy` subresource
+/// is not looked at.
+fn judge(raw: &str, proxies: bool) -> Result<String, Problem> {
     if raw.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(Problem::Control);
     }
@@ -116,7 +130,7 @@ fn judge(raw: &str) -> Result<String, Problem> {
     let mut rest = Some(below);
     while let Some(text) = rest {
         decoded.push('/');
-        if place.is_foreign() {
+        if proxies && place.is_foreign() {
             decoded.push_str(text);
             break;
         }
@@ -130,7 +144,7 @@ fn judge(raw: &str) -> Result<String, Problem> {
         if segment.chars().any(char::is_control) {
             return Err(Problem::Control);
         }
-        if segment.split('/').any(|part| part == "." || part == "..") {
+        if has_dots(&segment) || has_dots_once_more(&segment) {
             return Err(Problem::Dots);
         }
         if segment.contains('/') {
@@ -147,6 +161,17 @@ fn judge(raw: &str) -> Result<String, Problem> {
         Some(problem) if matches!(segments(&decoded).next(), Some("api" | "apis")) => Err(problem),
         _ => Ok(decoded),
     }
+}
+
+/// Whether some server finds a `.` or `..` in a decoded segment: Tomcat cuts `;` and what follows it from each, IIS
+/// takes a backslash for a slash.
+fn has_dots(segment: &str) -> bool {
+    segment.split(['/', '\\']).any(|part| matches!(part.split(';').next(), Some("." | "..")))
+}
+
+/// The same for those that decode what was decoded.
+fn has_dots_once_more(segment: &str) -> bool {
+    segment.contains('%') && matches!(percent::decode(segment), Some(Ok(again)) if has_dots(&again))
 }
 
 /// How far into `prefix[/group]/version[/verb][/namespaces/ns]/resource/name/subresource` we are, only
@@ -304,8 +329,15 @@ mod tests {
             "/x%2F..%2Fapis/g/v1/things",
             "/..",
             "/.",
+            "/x/..;/y",
+            "/x/.;a=b/y",
+            "/x/..%5cy",
+            "/x/a%5C..%5cy",
+            "/x/%252e%252e/y",
+            "/x/..%252fy",
+            "/x/%2e%2E%3by",
         ] {
-            assert!(problem(raw).ends_with("it holds a . or .. segment, plain or percent-encoded"), "{raw}");
+            assert!(problem(raw).ends_with("it holds a . or .. segment, plain or in disguise"), "{raw}");
         }
     }
 
@@ -340,7 +372,10 @@ mod tests {
         ] {
             let path = CanonicalPath::parse(raw).unwrap();
             assert_eq!(path.wire(), raw);
+            assert!(CanonicalPath::parse_whole(raw).is_err(), "{raw}");
         }
+        let path = CanonicalPath::parse_whole("/api/v1/nodes/n/proxy/a%20b").unwrap();
+        assert_eq!((path.decoded(), path.wire()), ("/api/v1/nodes/n/proxy/a b", "/api/v1/nodes/n/proxy/a%20b"));
         for raw in [
             "/api/v1/namespaces/x/services/proxy/a%2Fb",
             "/api/v1/namespaces/x/proxy/a/../b",

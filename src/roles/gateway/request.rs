@@ -107,7 +107,8 @@ async fn relay(
     // What is asked, and of whom. Judged, routed and sent on is this one reading.
     let host = attempt!(connection.host(&request).map_err(client));
     let uri = std::mem::take(request.uri_mut());
-    let path = attempt!(CanonicalPath::parse(uri.path()).map_err(client));
+    let path = if shared.sidecar { CanonicalPath::parse_whole(uri.path()) } else { CanonicalPath::parse(uri.path()) };
+    let path = attempt!(path.map_err(client));
     let query = Query::parse(uri.query().unwrap_or_default());
     let method = request.method().clone();
     let info = match shared.guard.rules {
