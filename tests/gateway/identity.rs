@@ -276,7 +276,7 @@ async fn one_good_credential_is_enough() {
 }
 
 /// Names a forger may try; every value says `evil`.
-const FORGERIES: &[&str] = &[
+pub(crate) const FORGERIES: &[&str] = &[
     "X-Remote-User",
     "x-remote-user",
     "X-REMOTE-USER",
@@ -310,7 +310,7 @@ const FORGERIES: &[&str] = &[
     "X_Forwarded_Client_Cert",
 ];
 
-const CUSTOM: &[&str] = &[
+pub(crate) const CUSTOM: &[&str] = &[
     "--requestheader-username-headers=X-Remote-User,X-Corp-User",
     "--requestheader-uid-headers=X-Remote-Uid,X-Corp-Uid",
     "--requestheader-group-headers=X-Remote-Group,X-Corp-Group",

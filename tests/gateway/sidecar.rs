@@ -14,7 +14,7 @@ pub(crate) struct Stage {
 }
 
 /// A sidecar's command line: `upstreams` by path, trusted as the world's backends are.
-fn arguments(world: &World, upstreams: &[(&str, &Backend)], more: &[&str]) -> Vec<String> {
+pub(crate) fn arguments(world: &World, upstreams: &[(&str, &Backend)], more: &[&str]) -> Vec<String> {
     let file = |name: &str| world.path(name).display().to_string();
     let mut arguments = vec![
         "--secure-listen-address=127.0.0.1:0".to_owned(),

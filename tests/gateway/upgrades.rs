@@ -14,13 +14,13 @@ use crate::raw::{self, Talk};
 use crate::scene::{Scene, THINGS};
 use crate::world::{PATIENCE, World, eventually};
 
-const WEBSOCKET: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+pub(crate) const WEBSOCKET: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                          sec-websocket-version: 13\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n";
-const SPDY: &str = "connection: Upgrade\r\nupgrade: SPDY/3.1\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\
+pub(crate) const SPDY: &str = "connection: Upgrade\r\nupgrade: SPDY/3.1\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\
                     content-length: 0\r\n";
 
 /// A client that speaks to the gateway byte by byte.
-struct Raw {
+pub(crate) struct Raw {
     stream: TlsStream<TcpStream>,
     rest: Vec<u8>,
 }
@@ -32,8 +32,12 @@ impl Raw {
     }
 
     async fn ask(scene: &Scene, method: &str, path: &str, headers: &str, more: &str) -> Raw {
-        let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: api.example.com\r\n{headers}\r\n{more}");
+        let stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+        Raw::over(stream, &format!("{method} {path} HTTP/1.1\r\nhost: api.example.com\r\n{headers}\r\n{more}")).await
+    }
+
+    /// Sends `request` as it stands.
+    pub(crate) async fn over(mut stream: TlsStream<TcpStream>, request: &str) -> Raw {
         stream.write_all(request.as_bytes()).await.unwrap();
         stream.flush().await.unwrap();
         Raw { stream, rest: Vec::new() }
@@ -45,7 +49,7 @@ impl Raw {
     }
 
     /// The head of the answer, in lower case.
-    async fn head(&mut self) -> String {
+    pub(crate) async fn head(&mut self) -> String {
         loop {
             if let Some(end) = self.rest.windows(4).position(|four| four == b"\r\n\r\n") {
                 let head = String::from_utf8_lossy(&self.rest[..end + 4]).to_lowercase();
@@ -56,19 +60,19 @@ impl Raw {
         }
     }
 
-    async fn expect(&mut self, text: &str) {
+    pub(crate) async fn expect(&mut self, text: &str) {
         while self.rest.len() < text.len() && self.more().await > 0 {}
         assert_eq!(String::from_utf8_lossy(&self.rest[..text.len().min(self.rest.len())]), text);
         self.rest.drain(..text.len());
     }
 
-    async fn say(&mut self, text: &str) {
+    pub(crate) async fn say(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.unwrap();
         self.stream.flush().await.unwrap();
     }
 
     /// Everything up to the end of the connection.
-    async fn rest_of_it(mut self) -> String {
+    pub(crate) async fn rest_of_it(mut self) -> String {
         while self.more().await > 0 {}
         String::from_utf8_lossy(&self.rest).into_owned()
     }
