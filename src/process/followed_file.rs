@@ -45,27 +45,70 @@ impl<T: Followed> FollowedFile<T> {
     /// Follows the file until the process ends, and publishes what became of it. While it cannot be read, or
     /// holds a mistake, the last good reading stays.
     pub async fn follow(mut self, publisher: Publisher<T>, on_failure: OnFailure, mut drain: Drain) {
-        let mut told: Option<Problems> = None;
+        let mut readings = Readings::new(T::UNUSABLE, on_failure);
         loop {
             tokio::select! {
                 () = self.follower.changed() => {}
                 () = drain.reached(Phase::Ending) => return,
             }
-            match T::read(&self.path) {
-                Ok(read) => {
-                    read.tell_read_again(&self.path);
-                    publisher.publish(Arc::new(read));
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
-                }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(%problems, "{}", T::UNUSABLE);
-                    on_failure(&problems);
-                    told = Some(problems);
-                }
-                Err(_) => {}
+            if let Some(read) = readings.usable(T::read(&self.path)) {
+                read.tell_read_again(&self.path);
+                publisher.publish(Arc::new(read));
             }
         }
+    }
+}
+
+/// What came of reading the same thing again and again: each new mistake is told once, and once that all is well again.
+pub struct Readings {
+    unusable: &'static str,
+    on_failure: OnFailure,
+    told: Option<Problems>,
+}
+
+impl Readings {
+    /// `unusable` is said in the log, and `on_failure` called, when there is a new mistake.
+    pub fn new(unusable: &'static str, on_failure: OnFailure) -> Readings {
+        Readings { unusable, on_failure, told: None }
+    }
+
+    /// What was read, if it can be used.
+    pub fn usable<T>(&mut self, read: Result<T, Problems>) -> Option<T> {
+        match read {
+            Ok(read) => {
+                if self.told.take().is_some() {
+                    (self.on_failure)(&Problems::default());
+                }
+                Some(read)
+            }
+            Err(problems) => {
+                if self.told.as_ref() != Some(&problems) {
+                    tracing::error!(%problems, "{}", self.unusable);
+                    (self.on_failure)(&problems);
+                    self.told = Some(problems);
+                }
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::process::Problem;
+
+    #[test]
+    fn a_mistake_is_told_once_and_so_is_its_mending() {
+        let heard = Arc::<Mutex<Vec<usize>>>::default();
+        let telling = heard.clone();
+        let mut readings =
+            Readings::new("it is not usable", Box::new(move |problems| telling.lock().push(problems.0.len())));
+        let wrong = |message: &str| Err(Problems(vec![Problem::new("file", message)]));
+        let all = [Ok(1), wrong("this"), wrong("this"), wrong("that"), Ok(2), Ok(3)];
+        let usable: Vec<i32> = all.into_iter().filter_map(|read| readings.usable(read)).collect();
+        assert_eq!((usable, heard.lock().clone()), (vec![1, 2, 3], vec![1, 1, 0]));
     }
 }

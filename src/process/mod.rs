@@ -21,7 +21,7 @@ pub use document::{Document, documents, is_json, read_text, text_of};
 pub use drain::{Drain, Drainer, Phase};
 pub use fields::Fields;
 pub use follow::{Follower, is_passing};
-pub use followed_file::{Followed, FollowedFile, OnFailure};
+pub use followed_file::{Followed, FollowedFile, OnFailure, Readings};
 pub use lately::Lately;
 pub use problem::{Problem, Problems};
 pub use published::{Published, Publisher, changed_if_any};

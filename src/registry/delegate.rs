@@ -9,7 +9,7 @@ use super::upstream::{self, Trust};
 use super::url_backend::UrlBackend;
 use crate::egress::{Address, CONTROL_PLANE};
 use crate::kubeclient::{Server, Source};
-use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher};
+use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher, Readings};
 
 /// The name the delegate goes by where an APIService has its own: no APIService can have it, as all have a dot.
 pub const DELEGATE: &str = "delegate";
@@ -44,34 +44,23 @@ impl Delegate {
     /// Publishes what the kubeconfig says until the process ends; while it cannot be used, the last good one stays.
     pub async fn follow(mut self, publisher: Publisher<ApiService>, on_failure: OnFailure, mut drain: Drain) {
         let reader = publisher.reader();
-        let mut told: Option<Problems> = None;
+        const UNUSABLE: &str = "the delegate's kubeconfig changed and is not usable; the last good one stays";
+        let mut readings = Readings::new(UNUSABLE, on_failure);
         loop {
             tokio::select! {
                 () = self.follower.changed() => {}
                 () = drain.reached(Phase::Ending) => return,
             }
-            match Server::load(&self.source) {
-                Ok(server) => {
-                    if server.files != self.files {
-                        self.files.clone_from(&server.files);
-                        self.follower.add(&server.files);
-                    }
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
-                    let delegate = of(server, &self.settings);
-                    let before = reader.get();
-                    if delegate.manifest != before.manifest || delegate.backend != before.backend {
-                        tracing::info!(file = %self.source, "the delegate's kubeconfig changed and is used");
-                        publisher.publish(Arc::new(delegate));
-                    }
-                }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(%problems, "the delegate's kubeconfig changed and is not usable; the last good one stays");
-                    on_failure(&problems);
-                    told = Some(problems);
-                }
-                Err(_) => {}
+            let Some(server) = readings.usable(Server::load(&self.source)) else { continue };
+            if server.files != self.files {
+                self.files.clone_from(&server.files);
+                self.follower.add(&server.files);
+            }
+            let delegate = of(server, &self.settings);
+            let before = reader.get();
+            if delegate.manifest != before.manifest || delegate.backend != before.backend {
+                tracing::info!(file = %self.source, "the delegate's kubeconfig changed and is used");
+                publisher.publish(Arc::new(delegate));
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::api_service::ApiService;
 use super::snapshot::Settings;
 use super::upstream::{UpstreamUrl, upstream};
-use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Publisher};
+use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Publisher, Readings};
 use crate::tls::{Bundle, KeyPair, PairFiles};
 
 /// One server, and the requests that are its own.
@@ -61,26 +61,16 @@ impl UpstreamFiles {
 
     /// Publishes what the files say until the process ends; while they cannot be used, what they said last stays.
     pub async fn follow(mut self, publisher: Publisher<Upstreams>, on_failure: OnFailure, mut drain: Drain) {
-        let mut told: Option<Problems> = None;
+        const UNUSABLE: &str = "a file of an upstream changed and is not usable; what it said last stays";
+        let mut readings = Readings::new(UNUSABLE, on_failure);
         loop {
             tokio::select! {
                 () = self.follower.changed() => {}
                 () = drain.reached(Phase::Ending) => return,
             }
-            match read(&self.settings) {
-                Ok(upstreams) => {
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
-                    tracing::info!("the files of --upstream-ca-file and --upstream-client-cert-file are read again");
-                    publisher.publish(Arc::new(upstreams));
-                }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(%problems, "a file of an upstream changed and is not usable; what it said last stays");
-                    on_failure(&problems);
-                    told = Some(problems);
-                }
-                Err(_) => {}
+            if let Some(upstreams) = readings.usable(read(&self.settings)) {
+                tracing::info!("the files of --upstream-ca-file and --upstream-client-cert-file are read again");
+                publisher.publish(Arc::new(upstreams));
             }
         }
     }

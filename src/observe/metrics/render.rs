@@ -52,7 +52,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         "Access records that were dropped because standard error did not take them in time.",
     );
     text.sample(&[], metrics.access_records_dropped.load(Relaxed));
-    sums.backends(&mut text);
+    sums.backends(&mut text, metrics.connections_bound.load(Relaxed));
     text.family("narthex_build_info", Kind::Gauge, "Always 1; the version is in the label.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
     family(
@@ -88,12 +88,6 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     );
     text.family("narthex_registry_warnings", Kind::Gauge, "What in the registry is in use but deserves a second look.");
     text.sample(&[], metrics.registry_warnings.load(Relaxed));
-    text.family(
-        "narthex_backend_connections_limit",
-        Kind::Gauge,
-        "Connections that may be open to all endpoints of one APIService together.",
-    );
-    text.sample(&[], metrics.connections_bound.load(Relaxed));
     metrics.door.render(&mut text);
     sums.watches(&mut text);
     Reading::now().render(&mut text);
@@ -224,7 +218,7 @@ impl Sums {
         );
     }
 
-    fn backends(&self, text: &mut Text) {
+    fn backends(&self, text: &mut Text, connections_bound: u64) {
         text.family("narthex_backend_connections", Kind::Gauge, "Connections to backends, by what they are doing.");
         for ((service, address), sums) in &self.endpoints {
             for (protocol, states) in Protocol::ALL.iter().zip(&sums.connections) {
@@ -239,6 +233,12 @@ impl Sums {
                 }
             }
         }
+        text.family(
+            "narthex_backend_connections_limit",
+            Kind::Gauge,
+            "Connections that may be open to all endpoints of one APIService together.",
+        );
+        text.sample(&[], connections_bound);
         text.family(
             "narthex_backend_inflight",
             Kind::Gauge,

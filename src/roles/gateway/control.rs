@@ -207,6 +207,7 @@ impl Knowing {
         let mut told: Option<(Mark, Option<*const ApiService>)> = None;
         let mut judged = 0;
         let mut seen = Seen::default();
+        let mut rounds = 0_u32;
         let mut swept = false;
         loop {
             let registry = self.registry.get();
@@ -285,6 +286,10 @@ impl Knowing {
                 () = self.table.changed() => {}
                 changed = changes.changed() => if changed.is_err() { return },
                 _ = round.tick() => {
+                    rounds += 1;
+                    if rounds % ALL_AGAIN == 0 {
+                        seen.circuits.clear();
+                    }
                     // Of these nobody tells.
                     let delegate = table.delegate().filter(|_| self.delegates_all);
                     table.routes().chain(delegate).for_each(|route| seen.look_at_circuit(route, &self.metrics));
@@ -326,6 +331,9 @@ impl Knowing {
     }
 }
 
+/// After so many seconds every circuit is told again, whatever became of its series meanwhile.
+const ALL_AGAIN: u32 = 30;
+
 /// How APIServices were when they were last looked at, by name.
 #[derive(Default)]
 struct Seen {
@@ -343,9 +351,10 @@ impl Seen {
     fn look(&mut self, names: BTreeSet<String>, table: &Table, metrics: &Metrics) -> Vec<String> {
         let mut turned = Vec::new();
         for name in names {
+            // Of one that went and came, the series was forgotten.
+            self.circuits.remove(&name);
             let Some(route) = table.by_name(&name).filter(|_| name != DELEGATE) else {
                 self.available.remove(&name);
-                self.circuits.remove(&name);
                 continue;
             };
             self.look_at_circuit(route, metrics);

@@ -44,27 +44,13 @@ pub(super) struct Told {
 
 pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     let started = SystemTime::now();
-    let reporting = shared.clone();
-    let Told { address, registry, cluster, mistakes, doubts, board, ways, connections, log_level, access_log, more } =
-        told;
-    let (level, reported) = (log_level.clone(), cluster);
-    let tasks = (shared.clone(), connections.clone());
+    let (log_level, connections) = (told.log_level.clone(), told.connections.clone());
+    let health = super::start::health(&shared.drain, &told.access_log, (&shared.table, &shared.documents), &told.more);
+    let (reporting, tasks) = (shared.clone(), (shared.clone(), connections.clone()));
     AdminState {
-        report: Box::new(move || {
-            let mut now =
-                report(&reporting, (&registry, reported.as_ref()), &mistakes, &board, address, started, &level);
-            let ways = ways.get();
-            for shown in ways.identities().map(|pair| certificate(pair)) {
-                if now.certificates.iter().all(|known| known.file != shown.file) {
-                    now.certificates.push(shown);
-                }
-            }
-            now.egress = egress(&ways);
-            now.registry_warnings = doubts.get().lines().into_iter().chain(ways.lacking(&STANDARD_CALLS)).collect();
-            now
-        }),
+        report: Box::new(move || report(&reporting, &told, started)),
         metrics: shared.metrics.clone(),
-        health: super::start::health(&shared.drain, &access_log, (&shared.table, &shared.documents), &more),
+        health,
         log_level,
         connections: Box::new(move || {
             let lines: Vec<_> = connections
@@ -86,15 +72,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
     }
 }
 
-fn report(
-    shared: &Shared,
-    (registry, cluster): (&Published<Registry>, Option<&ClusterSeen>),
-    mistakes: &Mistakes,
-    board: &Board,
-    address: SocketAddr,
-    started: SystemTime,
-    level: &LogLevel,
-) -> StatusReport {
+fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
     let serving = |in_use: &crate::tls::server::InUse| Certificate {
         file: in_use.file.display().to_string(),
         subject: in_use.subject.clone(),
@@ -103,30 +81,36 @@ fn report(
     };
     let mut certificates: Vec<Certificate> = shared.serving.in_use.get().iter().map(serving).collect();
     certificates.extend(shared.identity.as_ref().map(|ours| certificate(&ours.get())));
+    let ways = told.ways.get();
+    for shown in ways.identities().map(|pair| certificate(pair)) {
+        if certificates.iter().all(|known| known.file != shown.file) {
+            certificates.push(shown);
+        }
+    }
     StatusReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: timestamp(started),
         phase: StatusReport::phase_of(shared.drain.phase()).to_owned(),
-        listen: vec![format!("https://{address}")],
+        listen: vec![format!("https://{}", told.address)],
         apiservices: shared
             .table
             .get()
             .in_order()
             .iter()
             .filter(|route| shared.delegates_all || route.api_service.name != DELEGATE)
-            .map(|route| api_service(shared, board, route))
+            .map(|route| api_service(shared, &told.board, route))
             .collect(),
         certificates,
-        cluster: cluster.map(cluster_report),
+        cluster: told.cluster.as_ref().map(cluster_report),
         authorizers: shared.authorizer.describe(),
-        file_problems: mistakes.now(),
+        file_problems: told.mistakes.now(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
         document_problems: document_problems(shared),
-        registry_warnings: Vec::new(),
-        egress: Vec::new(),
-        registry_problems: registry.get().problems.0.iter().map(ToString::to_string).collect(),
+        registry_warnings: told.doubts.get().lines().into_iter().chain(ways.lacking(&STANDARD_CALLS)).collect(),
+        egress: egress(&ways),
+        registry_problems: told.registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
-        log_level: level.current(),
+        log_level: told.log_level.current(),
     }
 }
 
