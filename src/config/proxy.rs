@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -84,7 +85,7 @@ static BEHIND: Group = Group {
             "kubeconfig",
             Kind::File,
             "",
-            "Which API server, and who we are to it; $KUBECONFIG or ~/.kube/config if not given. Followed on disk, with the files it names",
+            "Which API server, and who we are to it; if not given, the files of $KUBECONFIG, of which the first that has an entry counts, or ~/.kube/config. Followed on disk, with the files they name",
         ),
         Flag::new("context", Kind::Text("NAME"), "", "The context of it, if not the current one"),
         Flag::new("cluster", Kind::Text("NAME"), "", "The cluster of it, whatever the context says"),
@@ -99,7 +100,7 @@ static BEHIND: Group = Group {
             "keepalive",
             Kind::Duration,
             "0s",
-            "Accepted because kubectl has it, and not used: connections are asked for a sign of life every 15s",
+            "How long a client's connection may be silent before it is asked for a sign of life; 0 for the usual 15s",
         ),
     ],
 };
@@ -132,6 +133,8 @@ pub struct ProxyConfig {
     pub source: Source,
     /// Whether the path of the server's URL stands before all others.
     pub append_server_path: bool,
+    /// How long a client's connection may be silent before it is asked for a sign of life; zero for the usual time.
+    pub keep_alive: Duration,
     /// The log.
     pub log: log::Settings,
 }
@@ -191,8 +194,6 @@ impl Arguments<Proxy> {
             let message = "Request filter disabled, your proxy is vulnerable to XSRF attacks, please be cautious";
             reading.warning("disable-filter", message);
         }
-        // Read so that a mistake in it is told.
-        reading.duration("keepalive");
         let config = ProxyConfig {
             listen,
             api_prefix,
@@ -200,6 +201,7 @@ impl Arguments<Proxy> {
             filter,
             source: source(&mut reading),
             append_server_path: reading.switch("append-server-path"),
+            keep_alive: reading.duration("keepalive"),
             log: seen::log_settings(&mut reading),
         };
         (config, reading.end())
@@ -254,25 +256,24 @@ fn patterns(reading: &mut Reading<'_>, name: &str) -> Vec<Regex> {
 }
 
 fn source(reading: &mut Reading<'_>) -> Source {
-    let given = reading.path("kubeconfig").or_else(|| {
-        let text = reading.environment("KUBECONFIG")?;
-        let files: Vec<_> = text.split(':').filter(|file| !file.is_empty()).collect();
-        if files.len() > 1 {
-            let message = format!("KUBECONFIG names {} files: say which one is meant", files.len());
-            reading.problem("kubeconfig", message);
-        }
-        files.first().map(PathBuf::from)
-    });
-    let path = given.or_else(|| Some(PathBuf::from(reading.environment("HOME")?).join(".kube").join("config")));
-    let mut name = |flag| Some(reading.text(flag)).filter(|name| !name.is_empty());
-    let chosen = Chosen { context: name("context"), cluster: name("cluster"), user: name("user") };
-    match path {
-        Some(path) => Source::Person(path, chosen),
-        None => {
-            reading.problem("kubeconfig", "needed: there is neither KUBECONFIG nor HOME");
-            Source::Person(PathBuf::new(), chosen)
+    let mut paths: Vec<_> = reading.path("kubeconfig").into_iter().collect();
+    if paths.is_empty() {
+        let named = reading.environment("KUBECONFIG").unwrap_or_default();
+        for path in named.split(':').filter(|path| !path.is_empty()).map(PathBuf::from) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
         }
     }
+    if paths.is_empty() {
+        paths.extend(reading.environment("HOME").map(|home| PathBuf::from(home).join(".kube").join("config")));
+    }
+    let mut name = |flag| Some(reading.text(flag)).filter(|name| !name.is_empty());
+    let chosen = Chosen { context: name("context"), cluster: name("cluster"), user: name("user") };
+    if paths.is_empty() {
+        reading.problem("kubeconfig", "needed: there is neither KUBECONFIG nor HOME");
+    }
+    Source::Person(paths, chosen)
 }
 
 #[cfg(test)]
@@ -294,7 +295,7 @@ mod tests {
         let config = read(&[]).unwrap();
         assert_eq!(config.listen, Listen::Tcp("127.0.0.1:8001".parse().unwrap()));
         assert_eq!((config.api_prefix.as_str(), config.files), ("/", None));
-        assert_eq!(config.source, Source::Person("/home/jane/.kube/config".into(), Chosen::default()));
+        assert_eq!(config.source, Source::Person(vec!["/home/jane/.kube/config".into()], Chosen::default()));
         let short = read(&["-p0", "-w", "/tmp", "-P", "/files", "--api-prefix=/custom"]).unwrap();
         assert_eq!(short.listen, Listen::Tcp("127.0.0.1:0".parse().unwrap()));
         assert_eq!((short.api_prefix.as_str(), short.files), ("/custom/", Some(("/tmp".into(), "/files/".to_owned()))));

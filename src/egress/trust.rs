@@ -8,6 +8,7 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
 use crate::process::Problem;
+use crate::tls::KeyPair;
 use crate::tls::client::{ClientSettings, config, server_name};
 
 /// The TLS side of a backend. Two are equal if and only if a connection opened with one may serve
@@ -31,6 +32,16 @@ impl BackendTls {
         };
         let (any, http1) = (with(&[b"h2", b"http/1.1"])?, with(&[b"http/1.1"])?);
         Ok(BackendTls { name: server_name(name)?, settings, any, http1 })
+    }
+
+    /// The same for somebody who has `identity`, unless they have one already.
+    ///
+    /// # Errors
+    /// An identity rustls cannot use.
+    pub fn or_as(&self, identity: &Arc<KeyPair>) -> Result<BackendTls, Problem> {
+        let identity = self.settings.identity.as_ref().unwrap_or(identity).clone();
+        let settings = ClientSettings { identity: Some(identity), ..self.settings.clone() };
+        BackendTls::new(&self.name.to_str(), settings)
     }
 
     /// The name the certificate is verified against, and SNI.

@@ -11,7 +11,8 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{Answer, CallError, Kubeconfig, Onward, Patience, Source};
+use super::plugin::{Granted, Login};
+use super::{Answer, CallError, Denied, Kubeconfig, Onward, Patience, Source};
 use crate::egress::{Address, CONTROL_PLANE, Dialler, Endpoint, Pool, SendError, Sent, Upstream, Wire};
 use crate::message::{Body, BodyError};
 use crate::process::{Follower, Problems};
@@ -35,7 +36,12 @@ pub struct Client {
 
 /// A kubeconfig in use.
 struct Current {
+    /// As it was read.
+    read: Rc<Kubeconfig>,
+    /// With what its plugin gave.
     kubeconfig: Rc<Kubeconfig>,
+    login: Option<Rc<Login>>,
+    granted: Option<Rc<Granted>>,
     endpoint: Rc<Endpoint>,
 }
 
@@ -43,7 +49,7 @@ impl Client {
     /// A client of what `kubeconfig`, which was read from `source`, names. It must run on a `LocalSet`.
     pub fn new(source: impl Into<Source>, kubeconfig: Kubeconfig, dialler: Dialler) -> Rc<Client> {
         let pool = Pool::new(dialler.clone());
-        let current = RefCell::new(Current::new(&pool, &dialler, Rc::new(kubeconfig)));
+        let current = RefCell::new(Current::new(&pool, &dialler, Rc::new(kubeconfig), None));
         Rc::new(Client { pool, dialler, source: source.into(), current })
     }
 
@@ -90,10 +96,37 @@ impl Client {
         sent.unwrap_or(Err(CallError::TimedOut(wait)))
     }
 
-    /// Where requests that others make are sent now, and as whom.
-    pub fn onward(&self) -> Onward {
-        let current = self.current.borrow();
-        Onward { kubeconfig: current.kubeconfig.clone(), endpoint: current.endpoint.clone() }
+    /// Where requests that others make are sent now, and as whom. If a plugin of the kubeconfig has to give the
+    /// credentials first, this waits for it.
+    ///
+    /// # Errors
+    /// The plugin gave none.
+    pub async fn onward(&self) -> Result<Onward, Denied> {
+        loop {
+            let login = self.current.borrow().login.clone();
+            let granted = match &login {
+                Some(login) => Some(login.granted().await?),
+                None => None,
+            };
+            let mut current = self.current.borrow_mut();
+            // Another kubeconfig may have come meanwhile.
+            if current.login.as_ref().map(Rc::as_ptr) != login.as_ref().map(Rc::as_ptr) {
+                continue;
+            }
+            if let Some(granted) = granted {
+                current.take(&self.pool, &self.dialler, granted)?;
+            }
+            let (kubeconfig, endpoint) = (current.kubeconfig.clone(), current.endpoint.clone());
+            return Ok(Onward { kubeconfig, endpoint, granted: current.granted.clone() });
+        }
+    }
+
+    /// The same with other credentials than those of `refused`, which the server did not believe; `None` if the
+    /// kubeconfig has no others.
+    pub async fn onward_instead_of(&self, refused: &Onward) -> Option<Onward> {
+        let (login, granted) = (self.current.borrow().login.clone()?, refused.granted.as_ref()?);
+        login.instead_of(granted).await?;
+        self.onward().await.ok()
     }
 
     /// Follows the kubeconfig and every file it names until the process ends: a renewed certificate, a rotated
@@ -129,8 +162,8 @@ impl Client {
                 tokio::select! {
                     () = follower.changed() => break,
                     () = ways.changed() => {
-                        let kubeconfig = self.current.borrow().kubeconfig.clone();
-                        self.use_now(kubeconfig);
+                        let read = self.current.borrow().read.clone();
+                        self.use_now(read);
                     }
                     _ = round.tick() => self.pool.sweep(),
                 }
@@ -140,11 +173,12 @@ impl Client {
 
     /// Calls go as `kubeconfig` says from now on, and the way there is now.
     fn use_now(&self, kubeconfig: Rc<Kubeconfig>) {
-        *self.current.borrow_mut() = Current::new(&self.pool, &self.dialler, kubeconfig);
+        let mut current = self.current.borrow_mut();
+        *current = Current::new(&self.pool, &self.dialler, kubeconfig, current.login.take());
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        self.current.borrow().kubeconfig.files.clone()
+        self.current.borrow().read.files.clone()
     }
 
     async fn attempt(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
@@ -201,6 +235,9 @@ fn request(kubeconfig: &Kubeconfig, method: Method, uri: &Uri, body: Option<Byte
     if let Some(authorization) = &kubeconfig.authorization {
         headers.insert(AUTHORIZATION, authorization.clone());
     }
+    for (name, value) in &kubeconfig.impersonation {
+        headers.append(name, value.clone());
+    }
     request
 }
 
@@ -224,17 +261,37 @@ fn answer(head: &http::response::Parts, body: Bytes) -> Answer {
 }
 
 impl Current {
+    /// As it was read; what its plugin is to give comes with [`Current::take`], from `login` if it is that plugin's.
+    fn new(pool: &Pool, dialler: &Dialler, read: Rc<Kubeconfig>, login: Option<Rc<Login>>) -> Current {
+        let plugin = read.plugin.as_ref();
+        let login = login.filter(|login| login.is_of(plugin));
+        let login = login.or_else(|| Some(Login::new(plugin?.clone(), dialler.clone())));
+        let endpoint = Current::there(pool, dialler, &read);
+        Current { kubeconfig: read.clone(), read, login, granted: None, endpoint }
+    }
+
+    /// Uses what the plugin gave.
+    fn take(&mut self, pool: &Pool, dialler: &Dialler, granted: Rc<Granted>) -> Result<(), Denied> {
+        if self.granted.as_ref().is_some_and(|used| Rc::ptr_eq(used, &granted)) {
+            return Ok(());
+        }
+        let with = self.read.with(&granted).map_err(|problem| Denied(format!("getting credentials: {problem}")))?;
+        self.kubeconfig = Rc::new(with);
+        self.endpoint = Current::there(pool, dialler, &self.kubeconfig);
+        self.granted = Some(granted);
+        Ok(())
+    }
+
     /// The way is that which the kubeconfig names, else that of calls to control planes.
-    fn new(pool: &Pool, dialler: &Dialler, kubeconfig: Rc<Kubeconfig>) -> Current {
+    fn there(pool: &Pool, dialler: &Dialler, kubeconfig: &Kubeconfig) -> Rc<Endpoint> {
         let plain = matches!(kubeconfig.wire, Wire::Plain(_));
         let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.way(CONTROL_PLANE, plain));
-        let endpoint = pool.endpoint(&Upstream {
+        pool.endpoint(&Upstream {
             address: Address::Tcp(kubeconfig.destination.clone()),
             wire: kubeconfig.wire.clone(),
             connect_timeout: CONNECT_TIMEOUT,
             way,
             keeps_host: false,
-        });
-        Current { kubeconfig, endpoint }
+        })
     }
 }

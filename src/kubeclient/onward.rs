@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body::Body as _;
 
 use super::Kubeconfig;
+use super::plugin::Granted;
 use crate::egress::{DialError, Endpoint, Lease, SendError, Sent};
 use crate::message::{Body, Received};
 
@@ -18,6 +19,7 @@ const ATTEMPTS: usize = 3;
 pub struct Onward {
     pub(super) kubeconfig: Rc<Kubeconfig>,
     pub(super) endpoint: Rc<Endpoint>,
+    pub(super) granted: Option<Rc<Granted>>,
 }
 
 /// Why there is no answer.
@@ -38,6 +40,16 @@ impl Onward {
     /// The credentials of the kubeconfig that a header carries.
     pub fn authorization(&self) -> Option<&HeaderValue> {
         self.kubeconfig.authorization.as_ref()
+    }
+
+    /// Whom the kubeconfig acts for, as headers.
+    pub fn impersonation(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.kubeconfig.impersonation
+    }
+
+    /// Whether the credentials are for a while: if the server does not believe them, others may be had.
+    pub fn has_lent_credentials(&self) -> bool {
+        self.granted.is_some()
     }
 
     /// Sends a request, whose URI is in origin form, over the connections that all share. Keep the lease until the

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::kubeconfig::{Reading, Written};
+use super::kubeconfig::{Purpose, Reading, Written};
 use super::source::{SERVICE_ACCOUNT, Source};
 use crate::egress::{BackendTls, Destination, Way};
 use crate::process::Problems;
@@ -35,18 +35,17 @@ impl Server {
     /// All mistakes in what is read.
     pub fn load(source: &Source) -> Result<Server, Problems> {
         match source {
-            Source::File(path) | Source::Collector(path) | Source::Person(path, _) => {
-                Written::read(path, false, Server::current)
-            }
             Source::InCluster => Server::of_pod(Path::new(SERVICE_ACCOUNT), &Source::variable),
+            source => Server::current(&Written::read(source.files())?, source.files()),
         }
     }
 
     fn of_pod(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Server, Problems> {
-        Written::of_pod(folder, environment, Server::current)
+        Server::current(&Written::of_pod(folder, environment)?, &[])
     }
 
-    fn current(mut reading: Reading<'_>, written: &Written) -> Result<Server, Problems> {
+    fn current(written: &Written, files: &[PathBuf]) -> Result<Server, Problems> {
+        let mut reading = Reading::new(Purpose::Decisions, files);
         let server = reading.current_server(written);
         let Reading { problems, files, .. } = reading;
         let server = problems.or(server)?;
@@ -54,19 +53,19 @@ impl Server {
     }
 }
 
-impl Reading<'_> {
+impl Reading {
     fn current_server(&mut self, written: &Written) -> Option<Server> {
-        let (field, context) = self.context(written)?;
-        let (field, cluster) = self.cluster(written, &field, context)?;
-        let (server, authorities) = (self.server(&field, cluster), self.authorities(&field, cluster));
-        let proxy = self.proxy(&field, cluster, authorities.as_ref());
+        let (at, context) = self.context(written)?;
+        let (at, cluster) = self.cluster(written, &at, context)?;
+        let (server, authorities) = (self.server(&at, cluster), self.authorities(&at, cluster));
+        let proxy = self.proxy(&at, cluster, authorities.as_ref());
         let ((destination, prefix, _), authorities) = (server?, authorities?);
         let (name, insecure_skip_verify) = (cluster.name_at(&destination), cluster.insecure_skip_tls_verify);
         // Only to learn now, not with the first request, whether it can be used.
         let alpn = Vec::new();
         let settings = ClientSettings { authorities: authorities.clone(), insecure_skip_verify, identity: None, alpn };
         if let Err(problem) = BackendTls::new(&name, settings) {
-            return self.wrong(&field, problem);
+            return self.wrong(&at, problem);
         }
         Some(Server { destination, prefix, name, authorities, insecure_skip_verify, proxy: proxy?, files: Vec::new() })
     }

@@ -13,8 +13,9 @@ pub enum Source {
     File(PathBuf),
     /// A kubeconfig of a collector of events, which may be `http`: its answers decide nothing.
     Collector(PathBuf),
-    /// A kubeconfig of the person on whose machine we run, which may be `http`, and what of it they chose.
-    Person(PathBuf, Chosen),
+    /// The kubeconfig of the person on whose machine we run, which may be `http`, and what of it they chose. Several files
+    /// are one: what the first says stands.
+    Person(Vec<PathBuf>, Chosen),
     /// The pod that we run in: variables of its environment, and the files of its service account
     /// (`rest.InClusterConfig` of client-go).
     InCluster,
@@ -29,8 +30,17 @@ impl Source {
         match self {
             Source::File(path) => Kubeconfig::load(path),
             Source::Collector(path) => Kubeconfig::of_collector(path),
-            Source::Person(path, chosen) => Kubeconfig::of_person(path, chosen),
+            Source::Person(paths, chosen) => Kubeconfig::of_person(paths, chosen),
             Source::InCluster => Kubeconfig::in_cluster(Path::new(SERVICE_ACCOUNT), &Source::variable),
+        }
+    }
+
+    /// The files that say it, as far as they are known before they are read.
+    pub fn files(&self) -> &[PathBuf] {
+        match self {
+            Source::File(path) | Source::Collector(path) => std::slice::from_ref(path),
+            Source::Person(paths, _) => paths,
+            Source::InCluster => &[],
         }
     }
 
@@ -56,7 +66,11 @@ impl From<PathBuf> for Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Source::File(path) | Source::Collector(path) | Source::Person(path, _) => write!(f, "{}", path.display()),
+            Source::File(path) | Source::Collector(path) => write!(f, "{}", path.display()),
+            Source::Person(paths, _) => {
+                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                f.write_str(&paths.join(":"))
+            }
             Source::InCluster => f.write_str("in-cluster configuration"),
         }
     }

@@ -26,5 +26,5 @@ pub use lately::Lately;
 pub use problem::{Problem, Problems};
 pub use published::{Published, Publisher, changed_if_any};
 pub use sharded::Sharded;
-pub use socket::set_up;
+pub use socket::{set_up, set_up_with};
 pub use written::{replace, write_new};

@@ -15,8 +15,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// # Errors
 /// The socket is closed already.
 pub fn set_up(socket: &TcpStream) -> io::Result<()> {
+    set_up_with(socket, KEEP_ALIVE)
+}
+
+/// The same with a time of the operator's own, after which a silent peer is asked for a sign of life; zero is the usual
+/// one, as for `net.Dialer` of Go. Whole seconds count.
+///
+/// # Errors
+/// The socket is closed already.
+pub fn set_up_with(socket: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    let keep_alive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
+    // The kernel has seconds, and none of them is no time at all.
+    let keep_alive = if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(Duration::from_secs(1)) };
+    let keep_alive = TcpKeepalive::new().with_time(keep_alive).with_interval(keep_alive);
     SockRef::from(socket).set_tcp_keepalive(&keep_alive)
 }
 
@@ -30,11 +41,15 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         set_up(&socket).unwrap();
         assert!(socket.nodelay().unwrap());
-        let socket = SockRef::from(&socket);
-        assert!(socket.keepalive().unwrap());
-        assert_eq!(
-            (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap()),
-            (KEEP_ALIVE, KEEP_ALIVE)
-        );
+        let times = || {
+            let socket = SockRef::from(&socket);
+            assert!(socket.keepalive().unwrap());
+            (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap())
+        };
+        assert_eq!(times(), (KEEP_ALIVE, KEEP_ALIVE));
+        for (wanted, seconds) in [(40_000, 40), (0, 15), (10, 1)] {
+            set_up_with(&socket, Duration::from_millis(wanted)).unwrap();
+            assert_eq!(times(), (Duration::from_secs(seconds), Duration::from_secs(seconds)));
+        }
     }
 }

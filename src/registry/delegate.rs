@@ -29,11 +29,7 @@ impl Delegate {
     /// All mistakes in what is read.
     pub fn open((source, settings): (Source, Settings)) -> Result<(Delegate, ApiService), Problems> {
         // Before the first reading, so that no change falls between.
-        let path = match &source {
-            Source::File(path) | Source::Collector(path) | Source::Person(path, _) => Some(path),
-            Source::InCluster => None,
-        };
-        let mut follower = Follower::new(path);
+        let mut follower = Follower::new(source.files());
         let server = Server::load(&source)?;
         follower.add(&server.files);
         let files = server.files.clone();

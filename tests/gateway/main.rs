@@ -15,6 +15,7 @@ mod breaking;
 mod browsers;
 mod client;
 mod cluster;
+mod credentials;
 mod delegate;
 mod delegated;
 mod discovery;

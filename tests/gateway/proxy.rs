@@ -13,10 +13,10 @@ use crate::raw;
 use crate::world::{PATIENCE, World, eventually, narthex};
 
 /// The door; it goes when dropped.
-struct Door {
+pub(crate) struct Door {
     child: Child,
     /// What its first line names: an address or a path.
-    place: String,
+    pub(crate) place: String,
 }
 
 impl Door {
@@ -26,13 +26,21 @@ impl Door {
 
     /// Of a kubeconfig with another name: every door follows its own.
     fn with(world: &World, kubeconfig: &str, more: &[&str]) -> Door {
+        let kubeconfig = format!("--kubeconfig={}", world.path(kubeconfig).display());
+        let arguments: Vec<_> = [kubeconfig.as_str()].into_iter().chain(more.iter().copied()).collect();
+        Door::of(&arguments, &[], Stdio::inherit())
+    }
+
+    /// With these arguments, and nothing else than this in its environment.
+    pub(crate) fn of(arguments: &[&str], environment: &[(&str, &str)], log: Stdio) -> Door {
         let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
-            .args(["proxy", &format!("--kubeconfig={}", world.path(kubeconfig).display())])
-            .args(more)
+            .arg("proxy")
+            .args(arguments)
             .env_clear()
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -46,18 +54,18 @@ impl Door {
         assert!(status.success());
     }
 
-    async fn connect(&self) -> TcpStream {
+    pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(&self.place).await.unwrap()
     }
 
     /// Asks as the head says, with a name of ours, and gives the whole answer.
-    async fn ask(&self, line: &str, headers: &str) -> Said {
+    pub(crate) async fn ask(&self, line: &str, headers: &str) -> Said {
         let host = if headers.to_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
         let request = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\n{headers}\r\n");
         exchange(self.connect().await, &request).await
     }
 
-    async fn get(&self, path: &str) -> Said {
+    pub(crate) async fn get(&self, path: &str) -> Said {
         self.ask(&format!("GET {path}"), "").await
     }
 }
@@ -71,11 +79,11 @@ impl Drop for Door {
 
 /// An answer, byte for byte.
 #[derive(Debug)]
-struct Said {
-    status: u16,
+pub(crate) struct Said {
+    pub(crate) status: u16,
     /// In lower case.
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 impl Said {
@@ -84,7 +92,7 @@ impl Said {
     }
 }
 
-async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Said {
+pub(crate) async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Said {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut all = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("an end in time").ok();
@@ -95,7 +103,7 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str
 }
 
 /// Reads until `text` has come.
-async fn until(stream: &mut TcpStream, text: &str) -> String {
+pub(crate) async fn until(stream: &mut TcpStream, text: &str) -> String {
     let mut all = Vec::new();
     while !String::from_utf8_lossy(&all).contains(text) {
         let read = tokio::time::timeout(PATIENCE, stream.read_buf(&mut all)).await.expect("bytes in time");
@@ -126,7 +134,7 @@ fn write_kubeconfig(world: &World, server: &str, token: &str) {
     std::fs::rename(hidden, world.path("kubeconfig")).unwrap();
 }
 
-fn at_home(settings: Settings) -> Settings {
+pub(crate) fn at_home(settings: Settings) -> Settings {
     Settings { names: vec!["127.0.0.1"], all: true, ..settings }
 }
 
@@ -309,6 +317,7 @@ async fn what_is_not_served_is_said_in_kubectl_s_words() {
         ("GET /custom/api", "Sec-Fetch-Site: cross-site\r\n", 403, "Forbidden\n"),
         ("GET /custom/api/v1/namespaces/a/pods/b/%65xec", "", 403, "Forbidden\n"),
         ("GET http://rebound.example/custom/api", "", 403, "Forbidden\n"),
+        ("GET http://rebound.example/custom/api", "Host: localhost\r\n", 403, "Forbidden\n"),
         ("GET /custom/a%zz", "", 400, "400 Bad Request"),
         ("GET /custom/api", "Host: localhost\r\nHost: localhost\r\n", 400, "400 Bad Request"),
         ("GET /custom", "", 301, "<a href=\"/custom/\">Moved Permanently</a>.\n\n"),
@@ -330,6 +339,74 @@ async fn what_is_not_served_is_said_in_kubectl_s_words() {
     let open = Door::open(&world, &["--port=0", "--disable-filter"]);
     let exec = open.ask("GET /api/v1/namespaces/a/pods/b/exec", "Host: anything\r\nOrigin: null\r\n").await;
     assert_eq!(exec.status, 200);
+}
+
+/// By what names it may be called, and by whose pages it may be asked: no other request gets to the API server.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_and_pages_of_others_are_kept_out_whatever_way_they_come() {
+    let (world, server) = world().await;
+    let door = Door::open(&world, &["--port=0"]);
+    let port = door.place.rsplit_once(':').unwrap().1.to_owned();
+    let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+    for (line, headers, status) in [
+        ("GET /api", "Host: localhost:PORT\r\n", 200),
+        ("GET /api", "Host: 127.0.0.1:PORT\r\n", 200),
+        ("GET /api", "Host: [::1]:PORT\r\n", 200),
+        ("GET /api", "Host: [::1]\r\n", 200),
+        ("GET http://localhost:PORT/api", "Host: rebound.example\r\n", 200),
+        ("GET /api", "Host: localhost:PORT\r\nOrigin: http://localhost:PORT\r\nSec-Fetch-Site: same-origin\r\n", 200),
+        ("GET /api", "Host: localhost:PORT\r\nSec-Fetch-Site: none\r\n", 200),
+        // Names that are not ours, or not written as ours.
+        ("GET /api", "Host: rebound.example:PORT\r\n", 403),
+        ("GET /api", "Host: localhost.:PORT\r\n", 403),
+        ("GET /api", "Host: localhost.\r\n", 403),
+        ("GET /api", "Host: LOCALHOST:PORT\r\n", 403),
+        ("GET /api", "Host: localhost.rebound.example\r\n", 403),
+        ("GET /api", "Host: 127.0.0.1.rebound.example\r\n", 403),
+        ("GET /api", "Host: 127.0.0.2\r\n", 403),
+        ("GET /api", "Host: 0.0.0.0:PORT\r\n", 403),
+        ("GET /api", "Host: 2130706433\r\n", 403),
+        ("GET /api", "Host: [::]:PORT\r\n", 403),
+        ("GET /api", "Host: [::ffff:127.0.0.1]:PORT\r\n", 403),
+        ("GET /api", "Host: [::1]:PORT.rebound.example\r\n", 403),
+        ("GET /api", "Host:\r\n", 403),
+        ("GET http://rebound.example/api", "Host: localhost:PORT\r\n", 403),
+        ("GET http://LOCALHOST:PORT/api", "Host: localhost:PORT\r\n", 403),
+        ("GET http://localhost.:PORT/api", "Host: localhost:PORT\r\n", 403),
+        // Pages of others, whatever a browser says of them.
+        ("GET /api", "Host: localhost\r\nOrigin: null\r\n", 403),
+        ("POST /api", "Host: localhost\r\nOrigin: null\r\nContent-Length: 0\r\n", 403),
+        ("GET /api", "Host: localhost\r\nOrigin: http://rebound.example\r\n", 403),
+        ("GET /api", "Host: localhost\r\nOrigin: http://localhost.rebound.example:PORT\r\n", 403),
+        ("GET /api", "Host: localhost\r\nOrigin: http://LOCALHOST:PORT\r\n", 403),
+        ("GET /api", "Host: localhost\r\nOrigin: http://localhost\r\nOrigin: http://evil.example\r\n", 403),
+        ("GET /api", "Host: localhost\r\nOrigin: localhost\r\n", 403),
+        ("GET /api", "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n", 403),
+        (
+            "POST /api",
+            "Host: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\nContent-Length: 0\r\n",
+            403,
+        ),
+        (
+            "OPTIONS /api",
+            "Host: localhost\r\nOrigin: http://evil.example\r\nAccess-Control-Request-Method: DELETE\r\n",
+            403,
+        ),
+        // Websockets know no same-origin rule: a browser opens them to whomever a page names.
+        ("GET /api/ws", "Host: localhost\r\nOrigin: http://evil.example\r\nUPGRADE", 403),
+        ("GET /api/ws", "Host: localhost\r\nOrigin: null\r\nUPGRADE", 403),
+        ("GET /api/ws", "Host: rebound.example\r\nOrigin: http://rebound.example\r\nUPGRADE", 403),
+    ] {
+        let [line, headers] = [line, headers].map(|text| text.replace("PORT", &port).replace("UPGRADE", upgrade));
+        let before = server.seen().len();
+        let connection = if headers.contains("Upgrade") { "" } else { "Connection: close\r\n" };
+        let mut stream = door.connect().await;
+        stream.write_all(format!("{line} HTTP/1.1\r\n{headers}{connection}\r\n").as_bytes()).await.unwrap();
+        let said = until(&mut stream, "\r\n\r\n").await;
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{line} {headers:?}: {said}");
+        assert!(!said.to_lowercase().contains("access-control-"), "no page of others is given leave: {said}");
+        assert_eq!(server.seen().len() - before, usize::from(status == 200), "{line} {headers:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::header::HOST;
-use http::{Method, Request, Response, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version};
 use percent_encoding::percent_decode_str;
 
 use super::filter::accepts;
@@ -24,6 +25,7 @@ pub(super) struct Door {
     pub(super) files: Option<PathBuf>,
     pub(super) filter: Option<Patterns>,
     pub(super) append_server_path: bool,
+    pub(super) keep_alive: Duration,
     pub(super) client: Rc<Client>,
 }
 
@@ -77,10 +79,14 @@ impl Connection {
             },
             Led::Api(path) if !accepted(&path) => answer::forbidden(),
             Led::Api(path) => {
-                let onward = door.client.onward();
+                let onward = match door.client.onward().await {
+                    Ok(onward) => onward,
+                    Err(denied) => return answer::error(StatusCode::INTERNAL_SERVER_ERROR, &denied.to_string()),
+                };
                 let before = if door.append_server_path { onward.prefix() } else { "" };
                 let Some(target) = target(before, &path, query) else { return answer::bad_request("") };
-                relay(&onward, Asked { request, target, client: self.remote, connection: &self.closer }).await
+                let asked = Asked { request, target, client: self.remote, connection: &self.closer };
+                relay(&door.client, onward, asked).await
             }
         }
     }

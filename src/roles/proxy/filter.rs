@@ -44,9 +44,10 @@ fn finds(patterns: &[Regex], text: &[u8]) -> bool {
     patterns.iter().any(|pattern| pattern.is_match(text))
 }
 
-/// As Go's `net.SplitHostPort`, which loses the brackets of an address with a port and keeps them without one.
+/// As Go's `net.SplitHostPort`, which loses the brackets of an address with a port and keeps them without one; but what
+/// is no number is no port.
 fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
+    match host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())) {
         Some((name, _)) if name.starts_with('[') && name.ends_with(']') => &name[1..name.len() - 1],
         Some((name, _)) if !name.contains([':', '[', ']']) => name,
         _ => host,
@@ -84,8 +85,16 @@ mod tests {
         for host in ["localhost", "localhost:9999", "127.0.0.1:8001", "[::1]:8001", "[::1]"] {
             assert!(get("/api", host, &[]), "{host}");
         }
-        for host in ["", "example.com", "example.com:8001", "localhost.example.com", "LOCALHOST", "127.0.0.2", "a:b:c"]
-        {
+        for host in [
+            "",
+            "example.com",
+            "example.com:8001",
+            "localhost.example.com",
+            "LOCALHOST",
+            "127.0.0.2",
+            "a:b:c",
+            "localhost:x",
+        ] {
             assert!(!get("/api", host, &[]), "{host}");
         }
     }

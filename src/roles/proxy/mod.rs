@@ -39,7 +39,10 @@ pub(super) fn prepare(config: &ProxyConfig, mut mistakes: Mistakes) -> Result<Ku
     mistakes.problems.keep(log::install(&config.log));
     let kubeconfig = config.source.load();
     match kubeconfig {
-        Ok(kubeconfig) if mistakes.problems.0.is_empty() => Ok(kubeconfig),
+        Ok(kubeconfig) if mistakes.problems.0.is_empty() => {
+            warn(kubeconfig.warning().as_slice());
+            Ok(kubeconfig)
+        }
         kubeconfig => {
             mistakes.problems.0.extend(kubeconfig.err().into_iter().flat_map(|problems| problems.0));
             Err(refuse("proxy", &mistakes))

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use hyper_util::rt::TokioIo;
 use super::answer;
 use crate::egress::{DialError, Lease};
 use crate::forward::carry;
-use crate::kubeclient::{Onward, Undelivered};
+use crate::kubeclient::{Client, Onward, Undelivered};
 use crate::listen::Closer;
 use crate::message::{Body, BodyError, Received, hop_by_hop, upgrade_protocol};
 
+const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Once one side of a tunnel has said it is done, the other may still finish: this long without a byte.
 const LINGER: Duration = Duration::from_secs(900);
@@ -33,33 +35,58 @@ pub(super) struct Asked<'a> {
     pub(super) connection: &'a Closer,
 }
 
-/// Sends it on and gives the answer, whatever it is.
-pub(super) async fn relay(onward: &Onward, asked: Asked<'_>) -> Response<Body> {
+/// Sends it on with the credentials of `onward` and gives the answer, whatever it is. If they are lent and the server
+/// does not believe them, others are asked for; what has no body is then sent again.
+pub(super) async fn relay(server: &Rc<Client>, onward: Onward, asked: Asked<'_>) -> Response<Body> {
     let Asked { mut request, target, client, connection } = asked;
     let protocol = match request.version() {
         Version::HTTP_11 => upgrade_protocol(request.headers()).and_then(|it| HeaderValue::from_str(it).ok()),
         _ => None,
     };
-    rewrite(request.headers_mut(), onward.authorization(), client);
+    let ours = rewrite(request.headers_mut(), onward.authorization(), onward.impersonation(), client);
     *request.uri_mut() = target;
+    let replaceable = ours && onward.has_lent_credentials();
     match protocol {
-        Some(protocol) => upgrade(onward, request, protocol, connection).await,
-        None => {
-            let (parts, body) = request.into_parts();
-            let body = if body.is_end_stream() { Body::Empty } else { Body::stream(body) };
-            let outbound = new(parts.method, parts.uri, parts.headers, body);
-            match onward.send(outbound).await {
-                Ok((response, lease)) => answered(response, lease),
-                Err(undelivered) => failed("", &undelivered),
+        Some(protocol) => upgrade(server, onward, request, protocol, replaceable, connection).await,
+        None => plain(server, onward, request, replaceable).await,
+    }
+}
+
+async fn plain(server: &Rc<Client>, onward: Onward, request: Request<Received>, replaceable: bool) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let body = if body.is_end_stream() { Body::Empty } else { Body::stream(body) };
+    let head = Head { method: parts.method, uri: parts.uri, headers: parts.headers };
+    let again = (replaceable && matches!(body, Body::Empty)).then(|| head.clone());
+    let mut sent = onward.send(head.with(body)).await;
+    let refused = |sent: &Result<(Response<Received>, Lease), Undelivered>| {
+        sent.as_ref().is_ok_and(|(response, _)| response.status() == StatusCode::UNAUTHORIZED)
+    };
+    if replaceable && refused(&sent) {
+        match again {
+            Some(again) => {
+                if let Some(onward) = server.onward_instead_of(&onward).await {
+                    sent = onward.send(again.authorized(&onward).with(Body::Empty)).await;
+                }
+            }
+            // Whoever asks next has them.
+            None => {
+                let server = server.clone();
+                tokio::task::spawn_local(async move { server.onward_instead_of(&onward).await.is_some() });
             }
         }
+    }
+    match sent {
+        Ok((response, lease)) => answered(response, lease),
+        Err(undelivered) => failed("", &undelivered),
     }
 }
 
 async fn upgrade(
-    onward: &Onward,
+    server: &Client,
+    onward: Onward,
     mut request: Request<Received>,
     protocol: HeaderValue,
+    replaceable: bool,
     connection: &Closer,
 ) -> Response<Body> {
     let client = hyper::upgrade::on(&mut request);
@@ -68,8 +95,16 @@ async fn upgrade(
     parts.headers.insert(UPGRADE, protocol);
     // A body has no place before a tunnel; what follows the header belongs to the tunnel.
     parts.headers.remove(CONTENT_LENGTH);
-    let outbound = new(parts.method, parts.uri, parts.headers, Body::Empty);
-    let (mut response, lease) = match onward.send_alone(outbound).await {
+    let head = Head { method: parts.method, uri: parts.uri, headers: parts.headers };
+    let again = replaceable.then(|| head.clone());
+    let mut sent = onward.send_alone(head.with(Body::Empty)).await;
+    if let (Ok((response, _)), Some(again)) = (&sent, again)
+        && response.status() == StatusCode::UNAUTHORIZED
+        && let Some(onward) = server.onward_instead_of(&onward).await
+    {
+        sent = onward.send_alone(again.authorized(&onward).with(Body::Empty)).await;
+    }
+    let (mut response, lease) = match sent {
         Ok(answered) => answered,
         Err(undelivered) => return failed("error dialing backend: ", &undelivered),
     };
@@ -108,16 +143,40 @@ async fn upgrade(
     answer
 }
 
-fn new(method: Method, uri: Uri, headers: HeaderMap, body: Body) -> Box<Request<Body>> {
-    let mut request = Box::new(Request::new(body));
-    *request.method_mut() = method;
-    *request.uri_mut() = uri;
-    *request.headers_mut() = headers;
-    request
+/// A request without its body.
+#[derive(Clone)]
+struct Head {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
 }
 
-/// What the server is told instead of what the client said to us.
-fn rewrite(headers: &mut HeaderMap, ours: Option<&HeaderValue>, client: Option<IpAddr>) {
+impl Head {
+    fn with(self, body: Body) -> Box<Request<Body>> {
+        let mut request = Box::new(Request::new(body));
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        *request.headers_mut() = self.headers;
+        request
+    }
+
+    /// With the credentials of `onward` instead of those it has.
+    fn authorized(mut self, onward: &Onward) -> Head {
+        match onward.authorization() {
+            Some(ours) => drop(self.headers.insert(AUTHORIZATION, ours.clone())),
+            None => drop(self.headers.remove(AUTHORIZATION)),
+        }
+        self
+    }
+}
+
+/// What the server is told instead of what the client said to us; whether the credentials are ours.
+fn rewrite(
+    headers: &mut HeaderMap,
+    ours: Option<&HeaderValue>,
+    impersonation: &[(HeaderName, HeaderValue)],
+    client: Option<IpAddr>,
+) -> bool {
     hop_by_hop::strip_request(headers, |_| false);
     headers.remove(HOST);
     // It was for us, and is answered by now.
@@ -126,6 +185,12 @@ fn rewrite(headers: &mut HeaderMap, ours: Option<&HeaderValue>, client: Option<I
     let own = headers.get(AUTHORIZATION).is_some_and(|value| !value.is_empty());
     if let Some(ours) = ours.filter(|_| !own) {
         headers.insert(AUTHORIZATION, ours.clone());
+    }
+    // One that acts for somebody of its choice does so.
+    if !headers.contains_key(IMPERSONATE_USER) {
+        for (name, value) in impersonation {
+            headers.append(name, value.clone());
+        }
     }
     headers
         .entry(USER_AGENT)
@@ -141,6 +206,7 @@ fn rewrite(headers: &mut HeaderMap, ours: Option<&HeaderValue>, client: Option<I
             headers.insert(FORWARDED_FOR, way);
         }
     }
+    !own
 }
 
 fn answered(response: Response<Received>, lease: Lease) -> Response<Body> {
@@ -224,14 +290,14 @@ mod tests {
         }
         let ours = HeaderValue::from_static("Bearer ours");
         let mut own = headers.clone();
-        rewrite(&mut headers, Some(&ours), Some("127.0.0.1".parse().unwrap()));
+        rewrite(&mut headers, Some(&ours), &[], Some("127.0.0.1".parse().unwrap()));
         assert_eq!(headers["x-forwarded-for"], "1.2.3.4, 5.6.7.8, 127.0.0.1");
         assert_eq!((&headers["authorization"], &headers["te"]), (&ours, &HeaderValue::from_static("trailers")));
         assert!(headers["user-agent"].to_str().unwrap().starts_with("narthex/"));
         assert_eq!(headers.len(), 4, "{headers:?}");
         own.insert(AUTHORIZATION, HeaderValue::from_static("Bearer own"));
         own.insert(USER_AGENT, HeaderValue::from_static("curl"));
-        rewrite(&mut own, Some(&ours), None);
+        rewrite(&mut own, Some(&ours), &[], None);
         assert_eq!(
             (&own["authorization"], &own["user-agent"]),
             (&"Bearer own".parse().unwrap(), &"curl".parse().unwrap())

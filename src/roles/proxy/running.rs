@@ -122,6 +122,7 @@ async fn run(config: ProxyConfig, kubeconfig: Kubeconfig, listening: Listening, 
         files,
         filter: config.filter,
         append_server_path: config.append_server_path,
+        keep_alive: config.keep_alive,
         client,
     });
     let limits = Limits { idle_timeout: IDLE, ..Limits::default() };
@@ -178,7 +179,7 @@ async fn take(listener: &Listener, door: &Rc<Door>, limits: &Limits, connections
         Listener::Tcp(listener) => {
             let (socket, remote) = listener.accept().await?;
             // One that is gone already needs none.
-            if process::set_up(&socket).is_ok() {
+            if process::set_up_with(&socket, door.keep_alive).is_ok() {
                 let meet = move |closer| Connection { door, remote: Some(remote.ip()), closer };
                 tokio::task::spawn_local(serve_plain(socket, remote, meet, limits, connections));
             }

@@ -1,0 +1,288 @@
+//! From what is written to what is used: the context, and the cluster it names.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use http::Uri;
+
+use super::written::{At, Cluster, Context, User, Written};
+use super::{Chosen, Kubeconfig};
+use crate::egress::{BackendTls, Destination, Host, Protocol, ProxyUrl, Way, Wire};
+use crate::kubeclient::plugin::Plugin;
+use crate::process::Problems;
+use crate::tls::Bundle;
+use crate::tls::client::ClientSettings;
+
+/// The group of the extension of a cluster that is for programs that give credentials.
+const FOR_PROGRAMS: &str = "client.authentication.k8s.io/exec";
+
+/// What the API server is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kubeclient) enum Purpose {
+    /// What it says decides who is let in.
+    Decisions,
+    /// It collects what we tell it.
+    Collector,
+    /// It is for a person on whose machine we run.
+    Person,
+}
+
+pub(in crate::kubeclient) struct Reading {
+    pub(in crate::kubeclient) problems: Problems,
+    pub(in crate::kubeclient) files: Vec<PathBuf>,
+    pub(super) purpose: Purpose,
+    pub(super) chosen: Chosen,
+}
+
+impl Reading {
+    /// Of a kubeconfig that stands in `files`.
+    pub(in crate::kubeclient) fn new(purpose: Purpose, files: &[PathBuf]) -> Reading {
+        Reading { problems: Problems::default(), files: files.to_owned(), purpose, chosen: Chosen::default() }
+    }
+
+    pub(super) fn all(mut self, written: &Written) -> Result<Kubeconfig, Problems> {
+        let read = self.current(written);
+        let Reading { problems, files, .. } = self;
+        let read = problems.or(read)?;
+        // Without a problem there is always something.
+        read.map(|read| Kubeconfig { files, ..read }).ok_or_else(Problems::default)
+    }
+
+    fn current(&mut self, written: &Written) -> Option<Kubeconfig> {
+        let (context_at, context) = self.context(written)?;
+        let cluster = self.cluster(written, &context_at, context);
+        let nobody = User::default();
+        let wanted = self.chosen.user.clone().unwrap_or_else(|| context.user.clone());
+        let credentials = match written.user(&wanted) {
+            Some((at, user)) => self.credentials(&at, &wanted, user),
+            // As client-go: no user at all is nobody.
+            None if wanted.is_empty() => self.credentials(&context_at, &wanted, &nobody),
+            None => self.wrong(&context_at.then("user"), format_args!("there is no single user {wanted:?}")),
+        };
+        let (at, cluster) = cluster?;
+        let server = self.server(&at, cluster);
+        let authorities = self.authorities(&at, cluster);
+        let proxy = self.proxy(&at, cluster, authorities.as_ref());
+        let ((destination, prefix, plain), authorities, credentials) = (server?, authorities?, credentials?);
+        if plain && credentials.are_secret() {
+            let why = "must be https: the user's credentials are not sent to where everybody can read them";
+            return self.wrong(&at.then("server"), why);
+        }
+        let plugin = match credentials.plugin {
+            Some(Plugin::Exec(exec)) if exec.wants_cluster => {
+                let told = self.told(&at, cluster);
+                Some(Plugin::Exec(Arc::new(exec.telling(told))))
+            }
+            plugin => plugin,
+        };
+        let settings = ClientSettings {
+            authorities,
+            insecure_skip_verify: cluster.insecure_skip_tls_verify,
+            identity: credentials.identity,
+            alpn: Vec::new(),
+        };
+        let wire = if plain {
+            Wire::Plain(Protocol::Http1)
+        } else {
+            match BackendTls::new(&cluster.name_at(&destination), settings) {
+                Ok(tls) => Wire::Tls(Arc::new(tls)),
+                Err(problem) => return self.wrong(&at, problem),
+            }
+        };
+        Some(Kubeconfig {
+            destination,
+            prefix,
+            wire,
+            proxy: proxy?,
+            authorization: credentials.authorization,
+            impersonation: credentials.impersonation,
+            plugin,
+            files: Vec::new(),
+        })
+    }
+
+    pub(in crate::kubeclient) fn context<'w>(&mut self, written: &'w Written) -> Option<(At<'w>, &'w Context)> {
+        let (at, current) = written.current_context();
+        let name = self.chosen.context.clone().unwrap_or_else(|| current.to_owned());
+        if name.is_empty() {
+            return self.wrong(&at, "is not set; it must name one of the contexts");
+        }
+        match written.context(&name) {
+            Some((at, Some(context))) => Some((at, context)),
+            Some((at, None)) => self.wrong(&at, "is missing"),
+            None => self.wrong(&at, format_args!("there is no single context {name:?}")),
+        }
+    }
+
+    pub(in crate::kubeclient) fn cluster<'w>(
+        &mut self,
+        written: &'w Written,
+        at: &At<'_>,
+        context: &Context,
+    ) -> Option<(At<'w>, &'w Cluster)> {
+        let wanted = self.chosen.cluster.clone().unwrap_or_else(|| context.cluster.clone());
+        match written.cluster(&wanted) {
+            Some((at, Some(cluster))) => Some((at, cluster)),
+            _ => self.wrong(&at.then("cluster"), format_args!("there is no single cluster {wanted:?}")),
+        }
+    }
+
+    /// Where the API server is, and what stands before every path.
+    pub(in crate::kubeclient) fn server(
+        &mut self,
+        at: &At<'_>,
+        cluster: &Cluster,
+    ) -> Option<(Destination, String, bool)> {
+        let at = at.then("server");
+        let uri: Uri = match cluster.server.parse() {
+            Ok(uri) => uri,
+            Err(_) => {
+                return self.wrong(&at, format_args!("{:?}: use a URL such as https://host:6443", cluster.server));
+            }
+        };
+        let plain = uri.scheme_str() == Some("http");
+        match uri.scheme_str() {
+            Some("https") => {}
+            Some("http") if self.purpose != Purpose::Decisions => {}
+            Some("http") => return self.wrong(&at, "must be https: what it says decides who is let in"),
+            _ => return self.wrong(&at, format_args!("{:?}: use a URL such as https://host:6443", cluster.server)),
+        }
+        if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return self.wrong(&at, "must be a host, and perhaps a port and a path");
+        }
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
+        let destination = Destination { host, port: uri.port_u16().unwrap_or(if plain { 80 } else { 443 }) };
+        Some((destination, uri.path().trim_end_matches('/').to_owned(), plain))
+    }
+
+    /// Who vouches for the API server; none for the system's roots.
+    pub(in crate::kubeclient) fn authorities(&mut self, at: &At<'_>, cluster: &Cluster) -> Option<Option<Bundle>> {
+        let given = self.authorities_as_written(at, cluster)?;
+        if cluster.insecure_skip_tls_verify {
+            if given.is_some() {
+                // In the words of client-go, which refuses it, too.
+                let why = "specifying a root certificates file with the insecure flag is not allowed";
+                return self.wrong(&at.then("insecure-skip-tls-verify"), why);
+            }
+            let consequence = match self.purpose {
+                Purpose::Person => "can read and change all that is said to it",
+                Purpose::Decisions | Purpose::Collector => "decides who is let in",
+            };
+            tracing::warn!(
+                file = at.origin.place,
+                "insecure-skip-tls-verify: whoever can put themselves between us and this API server {consequence}"
+            );
+        }
+        let Some((origin, pem)) = given else { return Some(None) };
+        self.problems.keep(Bundle::from_pem(&pem, origin)).map(Some)
+    }
+
+    fn authorities_as_written(&mut self, at: &At<'_>, cluster: &Cluster) -> Option<Option<(String, Vec<u8>)>> {
+        let at = at.then("certificate-authority");
+        self.content(&at, &cluster.certificate_authority, &cluster.certificate_authority_data)
+    }
+
+    /// What a program that gives credentials is told of the cluster, if it wants to know
+    /// (`k8s.io/client-go/pkg/apis/clientauthentication/v1`, `Cluster`).
+    fn told(&mut self, at: &At<'_>, cluster: &Cluster) -> serde_json::Value {
+        let mut told = serde_json::Map::new();
+        let mut tell = |name: &str, value: serde_json::Value| told.insert(name.to_owned(), value);
+        tell("server", cluster.server.clone().into());
+        if !cluster.tls_server_name.is_empty() {
+            tell("tls-server-name", cluster.tls_server_name.clone().into());
+        }
+        if cluster.insecure_skip_tls_verify {
+            tell("insecure-skip-tls-verify", true.into());
+        }
+        if let Some(Some((_, pem))) = self.authorities_as_written(at, cluster) {
+            tell("certificate-authority-data", base64::engine::general_purpose::STANDARD.encode(pem).into());
+        }
+        if !cluster.proxy_url.is_empty() {
+            tell("proxy-url", cluster.proxy_url.clone().into());
+        }
+        if cluster.disable_compression {
+            tell("disable-compression", true.into());
+        }
+        if let Some(more) = cluster.extensions.iter().find(|extension| extension.name == FOR_PROGRAMS) {
+            tell("config", more.extension.clone());
+        }
+        told.into()
+    }
+
+    /// The proxy on the way there; none inside when none is named.
+    ///
+    /// client-go holds a proxy of its own TLS to what it holds the API server to. So do we, but without showing it the
+    /// user's certificate.
+    pub(in crate::kubeclient) fn proxy(
+        &mut self,
+        at: &At<'_>,
+        cluster: &Cluster,
+        authorities: Option<&Option<Bundle>>,
+    ) -> Option<Option<Way>> {
+        if cluster.proxy_url.is_empty() {
+            return Some(None);
+        }
+        let at = at.then("proxy-url");
+        let url = match ProxyUrl::of_kubeconfig(&cluster.proxy_url) {
+            Ok(url) => url,
+            Err(why) => return self.wrong(&at, why),
+        };
+        let settings = ClientSettings {
+            authorities: authorities?.clone(),
+            insecure_skip_verify: cluster.insecure_skip_tls_verify,
+            identity: None,
+            alpn: Vec::new(),
+        };
+        match Way::by_url("proxy-url", &url, settings) {
+            Ok(way) => Some(Some(way)),
+            Err(problem) => self.wrong(&at, problem),
+        }
+    }
+
+    /// What stands in a field as base64 or in a file, and what to call it; none inside when neither is given.
+    pub(super) fn content(&mut self, at: &At<'_>, file: &str, data: &str) -> Option<Option<(String, Vec<u8>)>> {
+        if !data.is_empty() {
+            let at = At { origin: at.origin, field: format!("{}-data", at.field) };
+            let data: String = data.split_ascii_whitespace().collect();
+            return match base64::engine::general_purpose::STANDARD.decode(data) {
+                Ok(content) => Some(Some((format!("{}: {}", at.origin.place, at.field), content))),
+                Err(_) => self.wrong(&at, "is not base64"),
+            };
+        }
+        if file.is_empty() {
+            return Some(None);
+        }
+        let path = self.path(at, file);
+        match std::fs::read(&path) {
+            Ok(content) => Some(Some((path.display().to_string(), content))),
+            Err(error) => self.wrong(at, format_args!("{} cannot be read: {error}", path.display())),
+        }
+    }
+
+    /// A file that is named, which is followed from now on.
+    pub(super) fn path(&mut self, at: &At<'_>, named: &str) -> PathBuf {
+        let path = at.origin.folder.join(Path::new(named));
+        if !self.files.contains(&path) {
+            self.files.push(path.clone());
+        }
+        path
+    }
+
+    pub(in crate::kubeclient) fn wrong<T>(&mut self, at: &At<'_>, why: impl std::fmt::Display) -> Option<T> {
+        self.problems.0.push(at.problem(why));
+        None
+    }
+}
+
+impl Cluster {
+    /// The name that the server's certificate must have.
+    pub(in crate::kubeclient) fn name_at(&self, destination: &Destination) -> String {
+        match &destination.host {
+            _ if !self.tls_server_name.is_empty() => self.tls_server_name.clone(),
+            Host::Ip(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        }
+    }
+}

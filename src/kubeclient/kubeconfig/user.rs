@@ -1,0 +1,197 @@
+//! Who we are to the API server: the user of a kubeconfig.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use http::{HeaderName, HeaderValue};
+
+use super::reading::{Purpose, Reading};
+use super::written::{At, AuthProvider, User};
+use crate::kubeapi::extra_key;
+use crate::kubeclient::plugin::{Exec, Oidc, Plugin};
+use crate::tls::KeyPair;
+
+/// What a user of a kubeconfig has.
+pub(super) struct Credentials {
+    pub(super) identity: Option<Arc<KeyPair>>,
+    pub(super) authorization: Option<HeaderValue>,
+    pub(super) impersonation: Vec<(HeaderName, HeaderValue)>,
+    pub(super) plugin: Option<Plugin>,
+}
+
+impl Credentials {
+    /// Whether whoever can listen could use them.
+    pub(super) fn are_secret(&self) -> bool {
+        self.identity.is_some() || self.authorization.is_some() || self.plugin.is_some()
+    }
+}
+
+impl Reading {
+    /// The credentials of the user who is called `name`.
+    pub(super) fn credentials(&mut self, at: &At<'_>, name: &str, user: &User) -> Option<Credentials> {
+        let plugin = self.plugin(at, name, user);
+        let (identity, token) = (self.identity(at, user), self.token(at, user));
+        let (password, impersonation) = (self.password(at, user), self.impersonation(at, user));
+        let (token, password) = (token?, password?);
+        if token.is_some() && password.is_some() {
+            // In the words of client-go.
+            let why = format!(
+                "more than one authentication method found for {name}; found [token basicAuth], only one is allowed"
+            );
+            return self.wrong(at, why);
+        }
+        let authorization = token.or(password);
+        // A program need not be asked for what is written down, as with client-go.
+        let plugin = plugin?.filter(|_| authorization.is_none());
+        Some(Credentials { identity: identity?, authorization, impersonation: impersonation?, plugin })
+    }
+
+    /// Who gives the credentials that are not written down; none inside if nobody does.
+    fn plugin(&mut self, at: &At<'_>, name: &str, user: &User) -> Option<Option<Plugin>> {
+        if self.purpose != Purpose::Person {
+            for (field, given) in [("exec", user.exec.is_some()), ("auth-provider", user.auth_provider.is_some())] {
+                if given {
+                    let why = "is not supported here; use a client certificate, token or tokenFile";
+                    return self.wrong(&at.then(field), why);
+                }
+            }
+        }
+        match (&user.exec, &user.auth_provider) {
+            (None, None) => Some(None),
+            (Some(_), Some(_)) => {
+                // In the words of client-go.
+                let why = format!("authProvider cannot be provided in combination with an exec plugin for {name}");
+                self.wrong(at, why)
+            }
+            (Some(written), None) => {
+                let at = at.then("exec");
+                match Exec::new(name, &at.origin.folder, &at.origin.place, written) {
+                    Ok(exec) => Some(Some(Plugin::Exec(Arc::new(exec)))),
+                    Err(mistakes) => {
+                        for (field, why) in mistakes {
+                            self.wrong::<()>(&at.then(field), why);
+                        }
+                        None
+                    }
+                }
+            }
+            (None, Some(written)) => self.provider(&at.then("auth-provider"), name, written).map(Some),
+        }
+    }
+
+    fn provider(&mut self, at: &At<'_>, name: &str, written: &AuthProvider) -> Option<Plugin> {
+        match written.name.as_str() {
+            "oidc" => {}
+            "gcp" | "azure" => {
+                let instead = if written.name == "gcp" { "gke-gcloud-auth-plugin" } else { "kubelogin" };
+                let why = format!("client-go has removed {:?}; use exec with {instead}", written.name);
+                return self.wrong(&at.then("name"), why);
+            }
+            // In the words of client-go.
+            other => return self.wrong(&at.then("name"), format_args!("no Auth Provider found for name {other:?}")),
+        }
+        let at = at.then("config");
+        let value = |field: &str| written.config.get(field).map_or("", String::as_str);
+        let (file, data) = (value("idp-certificate-authority"), value("idp-certificate-authority-data"));
+        let authorities = self.content(&at.then("idp-certificate-authority"), file, data)?;
+        match Oidc::new(name, at.origin.file.as_deref(), &written.config, authorities) {
+            Ok(oidc) => Some(Plugin::Oidc(Arc::new(oidc))),
+            Err(mistakes) => {
+                for (field, why) in mistakes {
+                    self.wrong::<()>(&at.then(field), why);
+                }
+                None
+            }
+        }
+    }
+
+    /// Our certificate, if we have one.
+    fn identity(&mut self, at: &At<'_>, user: &User) -> Option<Option<Arc<KeyPair>>> {
+        let (certificate, key) = (at.then("client-certificate"), at.then("client-key"));
+        let chain = self.content(&certificate, &user.client_certificate, &user.client_certificate_data);
+        let private = self.content(&key, &user.client_key, &user.client_key_data);
+        match (chain?, private?) {
+            (None, None) => Some(None),
+            (Some((chain_of, chain)), Some((key_of, private))) => {
+                let place = if chain_of == key_of { chain_of } else { format!("{chain_of} with {key_of}") };
+                self.problems.keep(KeyPair::from_pem(&chain, &private, &place)).map(|pair| Some(Arc::new(pair)))
+            }
+            (Some(_), None) => self.wrong(&key, "is missing; client-certificate needs it"),
+            (None, Some(_)) => self.wrong(&certificate, "is missing; client-key needs it"),
+        }
+    }
+
+    /// Our token, if we have one.
+    fn token(&mut self, at: &At<'_>, user: &User) -> Option<Option<HeaderValue>> {
+        let (field, token) = if user.token_file.is_empty() {
+            ("token", user.token.clone())
+        } else {
+            let path = self.path(at, &user.token_file);
+            match std::fs::read_to_string(&path) {
+                Ok(token) if !token.trim().is_empty() => ("tokenFile", token),
+                // client-go goes on with `token` until the file can be read.
+                _ if !user.token.is_empty() => ("token", user.token.clone()),
+                Ok(_) => return self.wrong(&at.then("tokenFile"), format_args!("{} is empty", path.display())),
+                Err(error) => {
+                    let why = format!("{} cannot be read: {error}", path.display());
+                    return self.wrong(&at.then("tokenFile"), why);
+                }
+            }
+        };
+        let token = token.trim();
+        if token.is_empty() {
+            return Some(None);
+        }
+        match secret(format!("Bearer {token}")) {
+            Some(value) => Some(Some(value)),
+            None => self.wrong(&at.then(field), "holds bytes that no token has"),
+        }
+    }
+
+    /// Our name and password, if we have them.
+    fn password(&mut self, at: &At<'_>, user: &User) -> Option<Option<HeaderValue>> {
+        match (user.username.as_str(), user.password.as_str()) {
+            ("", "") => Some(None),
+            ("", _) => self.wrong(&at.then("username"), "is missing; password needs it"),
+            // The server would take what stands behind the colon for the password.
+            (name, _) if name.contains(':') => self.wrong(&at.then("username"), "must not have a colon"),
+            (name, password) => {
+                let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
+                Some(secret(format!("Basic {encoded}")))
+            }
+        }
+    }
+
+    /// Whom we act for, as headers (`impersonatingRoundTripper` of client-go).
+    fn impersonation(&mut self, at: &At<'_>, user: &User) -> Option<Vec<(HeaderName, HeaderValue)>> {
+        if user.r#as.is_empty() {
+            let more = !user.as_uid.is_empty() || !user.as_groups.is_empty() || !user.as_user_extra.is_empty();
+            // client-go refuses it, too.
+            let why = "is missing: whoever acts with the uid, groups or extra of somebody must say whose they are";
+            return if more { self.wrong(&at.then("as"), why) } else { Some(Vec::new()) };
+        }
+        let fixed = [("as", "impersonate-user", &user.r#as), ("as-uid", "impersonate-uid", &user.as_uid)];
+        let fixed = fixed.into_iter().filter(|(_, _, value)| !value.is_empty());
+        let groups = user.as_groups.iter().map(|group| ("as-groups", "impersonate-group", group));
+        let extra = user.as_user_extra.iter().flat_map(|(key, values)| {
+            let name = format!("impersonate-extra-{}", extra_key::escape(key));
+            values.iter().map(move |value| ("as-user-extra", name.clone(), value))
+        });
+        let plain = fixed.chain(groups).map(|(field, name, value)| (field, name.to_owned(), value));
+        let mut headers = Vec::new();
+        for (field, name, value) in plain.chain(extra) {
+            match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                (Ok(name), Ok(value)) => headers.push((name, value)),
+                _ => return self.wrong(&at.then(field), "holds bytes that no header can carry"),
+            }
+        }
+        Some(headers)
+    }
+}
+
+/// A header that is not shown.
+fn secret(text: String) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

@@ -1,0 +1,255 @@
+//! What kubeconfigs say, file by file, and what they say together.
+//!
+//! Several files are one as for `clientcmd.ClientConfigLoadingRules` of client-go: of each cluster, user and context the
+//! first file that has it counts, with the whole entry, and the first that sets `current-context`. Relative paths are
+//! relative to the file they stand in.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::process::{Problem, Problems};
+
+/// All files that count; there is one at least.
+pub(in crate::kubeclient) struct Written(Vec<Document>);
+
+/// One file.
+struct Document {
+    origin: Origin,
+    content: Content,
+}
+
+/// Where something was written.
+pub(in crate::kubeclient) struct Origin {
+    /// What problems call it.
+    pub(super) place: String,
+    /// What relative paths are relative to.
+    pub(super) folder: PathBuf,
+    /// The file, if it is one.
+    pub(super) file: Option<PathBuf>,
+}
+
+/// A field, and where it was written.
+#[derive(Clone)]
+pub(in crate::kubeclient) struct At<'w> {
+    pub(super) origin: &'w Origin,
+    /// Path of the field inside the file.
+    pub(super) field: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
+pub(super) struct Content {
+    pub(super) clusters: Vec<NamedCluster>,
+    pub(super) users: Vec<NamedUser>,
+    pub(super) contexts: Vec<NamedContext>,
+    pub(super) current_context: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(super) struct NamedCluster {
+    pub(super) name: String,
+    pub(super) cluster: Option<Cluster>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(super) struct NamedUser {
+    pub(super) name: String,
+    pub(super) user: User,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(super) struct NamedContext {
+    pub(super) name: String,
+    pub(super) context: Option<Context>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(in crate::kubeclient) struct Context {
+    pub(super) cluster: String,
+    pub(super) user: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
+pub(in crate::kubeclient) struct Cluster {
+    pub(super) server: String,
+    pub(super) tls_server_name: String,
+    pub(in crate::kubeclient) insecure_skip_tls_verify: bool,
+    pub(super) certificate_authority: String,
+    pub(super) certificate_authority_data: String,
+    pub(super) proxy_url: String,
+    pub(super) disable_compression: bool,
+    pub(super) extensions: Vec<Extension>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(super) struct Extension {
+    pub(super) name: String,
+    pub(super) extension: Value,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
+pub(super) struct User {
+    pub(super) client_certificate: String,
+    pub(super) client_certificate_data: String,
+    pub(super) client_key: String,
+    pub(super) client_key_data: String,
+    pub(super) token: String,
+    #[serde(rename = "tokenFile")]
+    pub(super) token_file: String,
+    pub(super) username: String,
+    pub(super) password: String,
+    pub(super) r#as: String,
+    pub(super) as_uid: String,
+    pub(super) as_groups: Vec<String>,
+    pub(super) as_user_extra: BTreeMap<String, Vec<String>>,
+    pub(super) auth_provider: Option<AuthProvider>,
+    pub(super) exec: Option<Exec>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(super) struct AuthProvider {
+    pub(super) name: String,
+    pub(super) config: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default, expecting = "a mapping")]
+pub(in crate::kubeclient) struct Exec {
+    pub(in crate::kubeclient) api_version: String,
+    pub(in crate::kubeclient) command: String,
+    pub(in crate::kubeclient) args: Vec<String>,
+    pub(in crate::kubeclient) env: Vec<Variable>,
+    pub(in crate::kubeclient) install_hint: String,
+    pub(in crate::kubeclient) provide_cluster_info: bool,
+    pub(in crate::kubeclient) interactive_mode: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(in crate::kubeclient) struct Variable {
+    pub(in crate::kubeclient) name: String,
+    pub(in crate::kubeclient) value: String,
+}
+
+impl Written {
+    /// Reads all of `paths`. Of several, some may be missing.
+    pub(in crate::kubeclient) fn read(paths: &[PathBuf]) -> Result<Written, Problems> {
+        let (mut documents, mut problems, mut missing) = (Vec::new(), Problems::default(), Problems::default());
+        for path in paths {
+            let place = path.display().to_string();
+            match std::fs::read_to_string(path) {
+                Ok(text) => {
+                    let content = Content::parse(&place, &text);
+                    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+                    let origin = Origin { place, folder, file: Some(path.clone()) };
+                    documents.extend(problems.keep(content).map(|content| Document { origin, content }));
+                }
+                Err(error) => {
+                    let absent = error.kind() == ErrorKind::NotFound;
+                    let problem = Problem::new(place, format_args!("cannot be read: {error}"));
+                    if absent { &mut missing } else { &mut problems }.0.push(problem);
+                }
+            }
+        }
+        if documents.is_empty() && problems.0.is_empty() {
+            return Err(missing);
+        }
+        problems.or(Written(documents))
+    }
+
+    /// What is known without a file.
+    pub(super) fn of(place: &str, folder: &Path, content: Content) -> Written {
+        let origin = Origin { place: place.to_owned(), folder: folder.to_owned(), file: None };
+        Written(vec![Document { origin, content }])
+    }
+
+    /// The name of the current context; empty if there is none.
+    pub(super) fn current_context(&self) -> (At<'_>, &str) {
+        let set = self.0.iter().find(|document| !document.content.current_context.is_empty()).unwrap_or(&self.0[0]);
+        (At { origin: &set.origin, field: "current-context".to_owned() }, &set.content.current_context)
+    }
+
+    pub(super) fn context(&self, name: &str) -> Option<(At<'_>, Option<&Context>)> {
+        self.find("contexts", "context", name, |it| &it.contexts, |it| (&it.name, it.context.as_ref()))
+    }
+
+    pub(super) fn cluster(&self, name: &str) -> Option<(At<'_>, Option<&Cluster>)> {
+        self.find("clusters", "cluster", name, |it| &it.clusters, |it| (&it.name, it.cluster.as_ref()))
+    }
+
+    pub(super) fn user(&self, name: &str) -> Option<(At<'_>, &User)> {
+        self.find("users", "user", name, |it| &it.users, |it| (&it.name, &it.user))
+    }
+
+    /// The entry of that name in the first file that has any, if it has one only.
+    fn find<'w, E: 'w, T>(
+        &'w self,
+        list: &str,
+        part: &str,
+        name: &str,
+        entries: impl Fn(&'w Content) -> &'w Vec<E>,
+        of: impl Fn(&'w E) -> (&'w String, T),
+    ) -> Option<(At<'w>, T)> {
+        self.0.iter().find_map(|Document { origin, content }| {
+            let named = entries(content).iter().map(&of).enumerate().filter(|(_, (its, _))| *its == name);
+            let mut named =
+                named.map(|(number, (_, it))| (At { origin, field: format!("{list}[{number}].{part}") }, it));
+            named.next().map(|first| named.next().is_none().then_some(first))
+        })?
+    }
+}
+
+impl Content {
+    fn parse(place: &str, text: &str) -> Result<Content, Problem> {
+        // JSON is YAML, too.
+        let mut value: Value = serde_saphyr::from_str(text).map_err(|error| {
+            let at = error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
+            // Not the parser's own words: they may quote the line, and the line may be a key.
+            Problem::new(place, format_args!("not YAML{}", at.unwrap_or_default()))
+        })?;
+        drop_nulls(&mut value);
+        // A file with comments only is empty, not wrong.
+        let value = if value.is_null() { serde_json::json!({}) } else { value };
+        serde_path_to_error::deserialize(&value).map_err(|error| {
+            let field = error.path().to_string();
+            Problem::field(place, if field == "." { "" } else { &field }, "not what a kubeconfig has there")
+        })
+    }
+}
+
+/// As in Go, a field that is null is one that is not there.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+impl At<'_> {
+    /// A field of this one.
+    pub(in crate::kubeclient) fn then(&self, field: &str) -> Self {
+        let dot = if self.field.is_empty() { "" } else { "." };
+        At { origin: self.origin, field: format!("{}{dot}{field}", self.field) }
+    }
+
+    pub(super) fn problem(&self, why: impl fmt::Display) -> Problem {
+        Problem::field(&self.origin.place, &self.field, why)
+    }
+}

@@ -1,0 +1,381 @@
+//! A program that gives credentials (KEP-541): `client.authentication.k8s.io` v1 and v1beta1, as
+//! `k8s.io/client-go/plugin/pkg/client/auth/exec` runs it.
+
+use std::io::{self, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::{Denied, Granted, bearer, printable};
+use crate::kubeclient::kubeconfig::ExecWritten;
+use crate::process::Problem;
+use crate::tls::KeyPair;
+
+/// A program may wait for a person who has to log in with a browser.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5 * 60);
+/// More than this is no credential.
+const LONGEST: u64 = 1 << 20;
+/// Where a program reads what it is asked for.
+const INFO: &str = "KUBERNETES_EXEC_INFO";
+
+/// A program and how it is run. Has no `Debug`: arguments and variables may hold secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub(in crate::kubeclient) struct Exec {
+    /// The user of the kubeconfig, and the file.
+    user: String,
+    place: String,
+    version: &'static str,
+    /// As it is written, for messages.
+    named: String,
+    command: PathBuf,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    install_hint: String,
+    interactive: Interactive,
+    /// Whether it is told of the cluster.
+    pub(in crate::kubeclient) wants_cluster: bool,
+    cluster: Option<serde_json::Value>,
+}
+
+/// Whether it may ask the person something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interactive {
+    Never,
+    IfAvailable,
+    Always,
+}
+
+/// What it says on its standard output.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ExecCredential {
+    api_version: String,
+    kind: String,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    expiration_timestamp: Option<String>,
+    token: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key_data: Option<String>,
+}
+
+impl Exec {
+    /// As it is written in a kubeconfig; the mistakes, by field.
+    pub(in crate::kubeclient) fn new(
+        user: &str,
+        folder: &Path,
+        place: &str,
+        written: &ExecWritten,
+    ) -> Result<Exec, Vec<(&'static str, String)>> {
+        let mut mistakes = Vec::new();
+        let version = match written.api_version.as_str() {
+            "client.authentication.k8s.io/v1" => "client.authentication.k8s.io/v1",
+            "client.authentication.k8s.io/v1beta1" => "client.authentication.k8s.io/v1beta1",
+            other => {
+                let why =
+                    format!("{other:?}: use client.authentication.k8s.io/v1, or v1beta1 if the program knows no other");
+                mistakes.push(("apiVersion", why));
+                ""
+            }
+        };
+        if written.command.is_empty() {
+            mistakes.push(("command", "is missing".to_owned()));
+        }
+        if written.env.iter().any(|variable| variable.name.is_empty() || variable.name.contains(['=', '\0'])) {
+            mistakes.push(("env", "a variable has no name, or one that none can have".to_owned()));
+        }
+        let values = written.env.iter().map(|variable| &variable.value);
+        if written.args.iter().chain(values).chain([&written.command]).any(|text| text.contains('\0')) {
+            mistakes.push(("args", "no program can be given a NUL".to_owned()));
+        }
+        let interactive = match (written.interactive_mode.as_str(), version) {
+            ("Never", _) => Interactive::Never,
+            ("Always", _) => Interactive::Always,
+            ("IfAvailable", _) => Interactive::IfAvailable,
+            ("", version) if !version.ends_with("/v1") => Interactive::IfAvailable,
+            (other, _) => {
+                mistakes.push(("interactiveMode", format!("{other:?}: use Never, IfAvailable or Always")));
+                Interactive::Never
+            }
+        };
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        // A name alone is looked for in PATH; any other is relative to the kubeconfig.
+        let named = &written.command;
+        let command = if named.contains('/') { folder.join(named) } else { PathBuf::from(named) };
+        Ok(Exec {
+            user: user.to_owned(),
+            place: place.to_owned(),
+            version,
+            named: named.clone(),
+            command,
+            arguments: written.args.clone(),
+            environment: written.env.iter().map(|it| (it.name.clone(), it.value.clone())).collect(),
+            install_hint: written.install_hint.clone(),
+            interactive,
+            wants_cluster: written.provide_cluster_info,
+            cluster: None,
+        })
+    }
+
+    /// The same, which tells the program of the cluster.
+    pub(in crate::kubeclient) fn telling(&self, cluster: serde_json::Value) -> Exec {
+        Exec { cluster: Some(cluster), ..self.clone() }
+    }
+
+    /// Runs it. What it says on standard error goes where ours goes: it may be a question.
+    pub(super) async fn run(&self, patience: Duration) -> Result<Granted, Denied> {
+        let interactive = match self.interactive {
+            Interactive::Never => false,
+            Interactive::IfAvailable => io::stdin().is_terminal(),
+            Interactive::Always if io::stdin().is_terminal() => true,
+            Interactive::Always => {
+                let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
+                return Err(self.denied(why, "run narthex proxy in a terminal, so that it can ask"));
+            }
+        };
+        let mut command = Command::new(&self.command);
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .env(INFO, self.info(interactive))
+            .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let why = format!("exec: executable {} not found", self.named);
+                self.denied(&why, &self.advice_to_install())
+            }
+            _ => self.denied(&format!("exec: {}: {error}", self.named), "look at the file's rights"),
+        })?;
+        let mut said = Vec::new();
+        let stdout = child.stdout.take();
+        let over = timeout(patience, async {
+            if let Some(stdout) = stdout {
+                stdout.take(LONGEST + 1).read_to_end(&mut said).await?;
+            }
+            // It may wait for ever for somebody to read the rest.
+            if said.len() as u64 > LONGEST {
+                return Ok(None);
+            }
+            child.wait().await.map(Some)
+        });
+        let status = match over.await {
+            Ok(Ok(Some(status))) => status,
+            Ok(Ok(None)) => {
+                let why = format!("exec: decoding stdout: it is longer than {LONGEST} bytes");
+                return Err(self.denied(&why, "run it by hand"));
+            }
+            Ok(Err(error)) => return Err(self.denied(&format!("exec: {}: {error}", self.named), "run it by hand")),
+            Err(_) => {
+                let why = format!("exec: executable {} did not end within {patience:?}", self.named);
+                return Err(self.denied(&why, "it was ended; run it by hand to see what it waits for"));
+            }
+        };
+        if !status.success() {
+            // As Go has it, -1 for one that a signal ended.
+            let code = status.code().unwrap_or(-1);
+            let why = format!("exec: executable {} failed with exit code {code}", self.named);
+            return Err(self.denied(&why, "what it said about that stands where narthex proxy was started"));
+        }
+        self.read(&said, SystemTime::now()).map_err(|why| {
+            self.denied(&why, "run it by hand: it must write an ExecCredential and nothing else to standard output")
+        })
+    }
+
+    /// What the program is told in its environment.
+    fn info(&self, interactive: bool) -> String {
+        let mut spec = json!({ "interactive": interactive });
+        if let Some(cluster) = &self.cluster {
+            spec["cluster"] = cluster.clone();
+        }
+        json!({ "kind": "ExecCredential", "apiVersion": self.version, "spec": spec }).to_string()
+    }
+
+    /// What it said. No error quotes it.
+    fn read(&self, said: &[u8], now: SystemTime) -> Result<Granted, String> {
+        let no_credential = || "exec: decoding stdout: it is no ExecCredential".to_owned();
+        let said = std::str::from_utf8(said).map_err(|_| no_credential())?;
+        // JSON, or YAML, which client-go takes, too.
+        let said: ExecCredential = serde_saphyr::from_str(said).map_err(|_| no_credential())?;
+        if said.kind != "ExecCredential" {
+            return Err(no_credential());
+        }
+        if said.api_version != self.version {
+            return Err(format!(
+                "exec plugin is configured to use API version {}, plugin returned version {}",
+                self.version,
+                printable(&said.api_version)
+            ));
+        }
+        let status = said.status.ok_or("exec plugin didn't return a status field")?;
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let identity = match (given(status.client_certificate_data), given(status.client_key_data)) {
+            (None, None) => None,
+            (Some(chain), Some(key)) => {
+                let pair = KeyPair::from_pem(chain.as_bytes(), key.as_bytes(), &self.named);
+                Some(pair.map_err(|problem| format!("failed parsing client key/certificate: {}", problem.message))?)
+            }
+            _ => return Err("exec plugin returned only certificate or key, not both".to_owned()),
+        };
+        let authorization = match given(status.token) {
+            None => None,
+            Some(token) => Some(bearer(&token).ok_or("exec plugin returned a token with bytes that no token has")?),
+        };
+        if identity.is_none() && authorization.is_none() {
+            return Err("exec plugin didn't return a token or cert/key pair".to_owned());
+        }
+        let stamp = given(status.expiration_timestamp);
+        let stamp = stamp.map(|stamp| stamp.parse::<jiff::Timestamp>().map(SystemTime::from));
+        let said = stamp.transpose().map_err(|_| "exec: decoding stdout: expirationTimestamp is no RFC 3339 time")?;
+        // A certificate ends whether or not the program says so.
+        let ends =
+            identity.as_ref().map(|pair| SystemTime::UNIX_EPOCH + Duration::from_secs(pair.not_after().as_secs()));
+        let until = [said, ends].into_iter().flatten().min();
+        Ok(Granted { authorization, identity: identity.map(Arc::new), from: now, until })
+    }
+
+    /// A program that is not there, told before it is needed.
+    pub(super) fn warning(&self) -> Option<Problem> {
+        let found = match self.named.contains('/') {
+            true => self.command.exists(),
+            false => std::env::var_os("PATH")
+                .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(&self.command).is_file())),
+        };
+        let message =
+            format!("user {:?}: executable {} not found; {}", self.user, self.named, self.advice_to_install());
+        (!found).then(|| Problem::new(&self.place, message))
+    }
+
+    fn advice_to_install(&self) -> String {
+        let hint = printable(&self.install_hint);
+        if hint.trim().is_empty() {
+            "install it, or put its folder into PATH".to_owned()
+        } else {
+            hint.trim().to_owned()
+        }
+    }
+
+    fn denied(&self, why: &str, advice: &str) -> Denied {
+        Denied(format!("getting credentials: {why}\nuser {:?} of {}: {advice}", self.user, self.place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::tls::{Authority, Request};
+
+    fn exec(folder: &Path, script: &str, more: &serde_json::Value) -> Exec {
+        let program = folder.join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut written = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "./program", "interactiveMode": "Never"});
+        written.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let written: ExecWritten = serde_json::from_value(written).unwrap();
+        Exec::new("jane", folder, "/home/jane/.kube/config", &written).unwrap()
+    }
+
+    #[tokio::test]
+    async fn it_is_run_as_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "printf '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":\
+                      {\"token\":\"%s-%s-%s\"}}' \"$1\" \"$MINE\" \"$#\"; printf %s \"$KUBERNETES_EXEC_INFO\" > \"$2\"; read x; true";
+        let told = folder.path().join("told");
+        let more = json!({"args": ["a b", told.to_str().unwrap()], "env": [{"name": "MINE", "value": "v"}]});
+        let exec = exec(folder.path(), script, &more).telling(json!({"server": "https://api"}));
+        let granted = exec.run(PATIENCE).await.ok().unwrap();
+        assert_eq!(granted.authorization.unwrap().as_bytes(), b"Bearer a b-v-2");
+        let told: serde_json::Value = serde_json::from_slice(&std::fs::read(told).unwrap()).unwrap();
+        let spec = json!({"interactive": false, "cluster": {"server": "https://api"}});
+        assert_eq!(
+            told,
+            json!({"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "spec": spec})
+        );
+    }
+
+    #[tokio::test]
+    async fn what_goes_wrong_is_said_in_client_go_s_words_and_never_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let credential = |status: &str| {
+            format!("echo '{{kind: ExecCredential, apiVersion: client.authentication.k8s.io/v1, status: {status}}}'")
+        };
+        for (script, expected) in [
+            ("echo secret; exit 3".to_owned(), "exec: executable ./program failed with exit code 3"),
+            ("kill -9 $$".to_owned(), "exec: executable ./program failed with exit code -1"),
+            ("exec sleep 600".to_owned(), "exec: executable ./program did not end within 500ms"),
+            ("echo secret".to_owned(), "exec: decoding stdout: it is no ExecCredential"),
+            ("echo '{\"kind\": \"Secret\"}'".to_owned(), "exec: decoding stdout: it is no ExecCredential"),
+            ("head -c 2000000 /dev/zero".to_owned(), "exec: decoding stdout: it is longer than 1048576 bytes"),
+            (
+                credential("{token: secret}").replace("/v1", "/v1beta1"),
+                "exec plugin is configured to use API version client.authentication.k8s.io/v1, plugin returned version \
+                 client.authentication.k8s.io/v1beta1",
+            ),
+            (credential("null"), "exec plugin didn't return a status field"),
+            (credential("{token: \"\"}"), "exec plugin didn't return a token or cert/key pair"),
+            (credential("{clientKeyData: secret}"), "exec plugin returned only certificate or key, not both"),
+            (
+                credential("{clientKeyData: secret, clientCertificateData: secret}"),
+                "failed parsing client key/certificate: ",
+            ),
+            (credential("{token: \"secret\\u0001\"}"), "exec plugin returned a token with bytes that no token has"),
+            (
+                credential("{token: secret, expirationTimestamp: soon}"),
+                "exec: decoding stdout: expirationTimestamp is no",
+            ),
+        ] {
+            let patience = if script.contains("sleep") { Duration::from_millis(500) } else { PATIENCE };
+            let why = exec(folder.path(), &script, &json!({})).run(patience).await.err().unwrap().to_string();
+            assert!(why.starts_with(&format!("getting credentials: {expected}")), "{script}: {why}");
+            assert!(
+                why.contains("\nuser \"jane\" of /home/jane/.kube/config: ") && !why.contains("secret"),
+                "{script}: {why}"
+            );
+        }
+        let hint = json!({"command": "no-such-program", "installHint": "brew install \u{1b}[31mit"});
+        let missing = exec(folder.path(), "", &hint);
+        let why = missing.run(PATIENCE).await.err().unwrap().to_string();
+        assert_eq!(
+            why,
+            "getting credentials: exec: executable no-such-program not found\n\
+             user \"jane\" of /home/jane/.kube/config: brew install [31mit"
+        );
+        let warning = missing.warning().unwrap().to_string();
+        assert!(warning.contains("user \"jane\": executable no-such-program not found; brew install"), "{warning}");
+        assert!(exec(folder.path(), "", &json!({})).warning().is_none());
+        assert!(exec(folder.path(), "", &json!({"command": "sh"})).warning().is_none());
+    }
+
+    #[test]
+    fn what_ends_ends_when_it_says_or_its_certificate_does() {
+        let now = SystemTime::now();
+        let pair = Authority::made("a").issue(&Request::client("jane", &[]), now).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let exec = exec(folder.path(), "", &json!({}));
+        let read = |status: serde_json::Value| {
+            let credential = json!({"kind": "ExecCredential", "apiVersion": exec.version, "status": status});
+            exec.read(credential.to_string().as_bytes(), now).ok().unwrap()
+        };
+        assert_eq!(read(json!({"token": "t"})).until, None);
+        let until = read(json!({"token": "t", "expirationTimestamp": "2030-01-02T03:04:05Z"})).until.unwrap();
+        assert_eq!(until, SystemTime::UNIX_EPOCH + Duration::from_secs(1_893_553_445));
+        let both = read(json!({"clientCertificateData": pair.certificate, "clientKeyData": pair.key, "token": "t"}));
+        assert!(both.identity.is_some() && both.authorization.is_some() && both.until.is_some_and(|until| until > now));
+    }
+}

@@ -1,0 +1,291 @@
+//! An issuer of tokens (`auth-provider: oidc`): the ID token of the kubeconfig while it lasts, then those that the
+//! issuer gives for the refresh token, as `k8s.io/client-go/plugin/pkg/client/auth/oidc` has it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Limited};
+use parking_lot::Mutex;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use super::remember::remember;
+use super::{Denied, Granted, bearer, printable};
+use crate::egress::{Address, BackendTls, Destination, Dialler, Host, Pool, SendError, Upstream, Wire};
+use crate::message::Body;
+use crate::tls::Bundle;
+use crate::tls::client::ClientSettings;
+
+/// For one question, connection included.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// For name look-up, TCP and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A longer answer is none.
+const LONGEST: usize = 1 << 20;
+
+/// An issuer and what we have of it. Has no `Debug`: it holds tokens.
+pub(in crate::kubeclient) struct Oidc {
+    /// The user of the kubeconfig.
+    user: String,
+    /// Where new tokens are written down.
+    file: Option<PathBuf>,
+    issuer: Uri,
+    client_id: String,
+    client_secret: String,
+    id_token: String,
+    refresh_token: String,
+    authorities: Option<Bundle>,
+    /// The refresh token that came last, if any came: the issuer may take each only once.
+    latest: Mutex<Option<String>>,
+}
+
+impl PartialEq for Oidc {
+    fn eq(&self, other: &Oidc) -> bool {
+        let of = |it: &Oidc| {
+            let texts = [&it.user, &it.client_id, &it.client_secret, &it.id_token, &it.refresh_token];
+            (texts.map(String::clone), it.file.clone(), it.issuer.clone(), it.authorities.clone())
+        };
+        of(self) == of(other)
+    }
+}
+
+impl Eq for Oidc {}
+
+#[derive(Deserialize)]
+struct Discovery {
+    #[serde(default)]
+    token_endpoint: String,
+}
+
+/// What an issuer says to a refresh token (RFC 6749, 5.1 and 5.2).
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Answer {
+    id_token: String,
+    refresh_token: String,
+    error: String,
+    error_description: String,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    exp: f64,
+}
+
+impl Oidc {
+    /// As its `config` says; the mistakes, by field.
+    pub(in crate::kubeclient) fn new(
+        user: &str,
+        file: Option<&Path>,
+        config: &BTreeMap<String, String>,
+        authorities: Option<(String, Vec<u8>)>,
+    ) -> Result<Oidc, Vec<(&'static str, String)>> {
+        let value = |field: &str| config.get(field).cloned().unwrap_or_default();
+        let mut mistakes = Vec::new();
+        let issuer = value("idp-issuer-url");
+        let url = url(&issuer);
+        if issuer.is_empty() {
+            mistakes.push(("idp-issuer-url", "is missing".to_owned()));
+        } else if url.is_none() {
+            mistakes.push(("idp-issuer-url", format!("{issuer:?}: use a URL such as https://issuer.example")));
+        }
+        if value("client-id").is_empty() {
+            mistakes.push(("client-id", "is missing".to_owned()));
+        }
+        if value("id-token").is_empty() && value("refresh-token").is_empty() {
+            mistakes.push((
+                "refresh-token",
+                "is missing, and so is id-token: log in with the tool that wrote this".to_owned(),
+            ));
+        }
+        let authorities = authorities.map(|(origin, pem)| Bundle::from_pem(&pem, origin)).transpose();
+        let authorities = authorities.map_err(|problem| mistakes.push(("idp-certificate-authority", problem.message)));
+        match (url, authorities) {
+            (Some(issuer), Ok(authorities)) if mistakes.is_empty() => Ok(Oidc {
+                user: user.to_owned(),
+                file: file.map(Path::to_owned),
+                issuer,
+                client_id: value("client-id"),
+                client_secret: value("client-secret"),
+                id_token: value("id-token"),
+                refresh_token: value("refresh-token"),
+                authorities,
+                latest: Mutex::default(),
+            }),
+            _ => Err(mistakes),
+        }
+    }
+
+    /// The ID token, a new one if it is over.
+    pub(super) async fn ask(&self, dialler: &Dialler) -> Result<Granted, Denied> {
+        let now = SystemTime::now();
+        if let Some(granted) = granted(&self.id_token, now).filter(|granted| !granted.is_due(now)) {
+            return Ok(granted);
+        }
+        let token = self.latest.lock().clone().unwrap_or_else(|| self.refresh_token.clone());
+        if token.is_empty() {
+            return Err(self.denied("No valid id-token, and cannot refresh without refresh-token"));
+        }
+        let answer = self.refresh(&token, dialler).await.map_err(|why| self.denied(&why))?;
+        if answer.id_token.is_empty() {
+            // In the words of client-go.
+            return Err(self.denied(
+                "token response did not contain an id_token, either the scope \"openid\" wasn't requested upon login, \
+                 or the provider doesn't support id_tokens as part of the refresh response.",
+            ));
+        }
+        let granted = granted(&answer.id_token, now);
+        let granted =
+            granted.ok_or_else(|| self.denied("failed to refresh token: the issuer's id_token is no token"))?;
+        self.keep(&token, &answer);
+        Ok(granted)
+    }
+
+    /// Writes the new tokens down: the issuer may not take the old refresh token again, from us or from kubectl.
+    fn keep(&self, old: &str, answer: &Answer) {
+        let new = if answer.refresh_token.is_empty() { old } else { &answer.refresh_token };
+        *self.latest.lock() = Some(new.to_owned());
+        let tokens = [("id-token", answer.id_token.as_str()), ("refresh-token", new)];
+        let Some(file) = &self.file else { return };
+        if let Err(error) = remember(file, &self.user, &tokens) {
+            let file = file.display();
+            tracing::warn!(%file, %error, "could not persist new tokens; they are used as long as this process lives");
+        }
+    }
+
+    async fn refresh(&self, token: &str, dialler: &Dialler) -> Result<Answer, String> {
+        let discovery = format!("{}/.well-known/openid-configuration", self.issuer.to_string().trim_end_matches('/'));
+        let discovery = url(&discovery).ok_or_else(|| format!("oidc: failed to query provider {discovery:?}"))?;
+        let (status, document) = self.send(&discovery, None, None, dialler).await?;
+        let endpoint = match serde_json::from_slice::<Discovery>(&document) {
+            Ok(document) if status == StatusCode::OK => url(&document.token_endpoint),
+            _ => {
+                return Err(format!(
+                    "oidc: failed to query provider {discovery}: the answer is {status}, or no document"
+                ));
+            }
+        };
+        let endpoint = endpoint.ok_or_else(|| format!("oidc: {discovery} has no token_endpoint that is https"))?;
+        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let question = format!("grant_type=refresh_token&refresh_token={}", encode(token));
+        let (id, secret) = (encode(&self.client_id), encode(&self.client_secret));
+        // As golang.org/x/oauth2: by a header, as the standard prefers, and else as some issuers want it.
+        if !secret.is_empty() {
+            let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{id}:{secret}")))).ok();
+            let (status, answer) = self.send(&endpoint, Some(question.clone()), basic, dialler).await?;
+            if status.is_success() {
+                return read(&endpoint, status, &answer);
+            }
+        }
+        let secret = if secret.is_empty() { secret } else { format!("&client_secret={secret}") };
+        let (status, answer) =
+            self.send(&endpoint, Some(format!("{question}&client_id={id}{secret}")), None, dialler).await?;
+        read(&endpoint, status, &answer)
+    }
+
+    async fn send(
+        &self,
+        to: &Uri,
+        form: Option<String>,
+        authorization: Option<HeaderValue>,
+        dialler: &Dialler,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let sent = timeout(PATIENCE, self.send_at_leisure(to, form, authorization, dialler)).await;
+        sent.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
+            .map_err(|why| format!("oidc: {to}: {why}"))
+    }
+
+    async fn send_at_leisure(
+        &self,
+        to: &Uri,
+        form: Option<String>,
+        authorization: Option<HeaderValue>,
+        dialler: &Dialler,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let (authority, host) = (to.authority().map_or("", |it| it.as_str()), to.host().unwrap_or_default());
+        let name = host.trim_start_matches('[').trim_end_matches(']');
+        let settings = ClientSettings {
+            authorities: self.authorities.clone(),
+            insecure_skip_verify: false,
+            identity: None,
+            alpn: Vec::new(),
+        };
+        let tls = BackendTls::new(name, settings).map_err(|problem| problem.to_string())?;
+        let host = name.parse().map_or_else(|_| Host::Name(name.to_owned()), Host::Ip);
+        let upstream = Upstream {
+            address: Address::Tcp(Destination { host, port: to.port_u16().unwrap_or(443) }),
+            wire: Wire::Tls(Arc::new(tls)),
+            connect_timeout: CONNECT_TIMEOUT,
+            way: dialler.ways().load().otherwise().clone(),
+            keeps_host: false,
+        };
+        let mut request = Box::new(Request::new(Body::Empty));
+        *request.uri_mut() = to.clone();
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
+        headers.insert(HOST, HeaderValue::from_str(authority).map_err(|error| error.to_string())?);
+        if let Some(authorization) = authorization {
+            headers.insert(AUTHORIZATION, authorization);
+        }
+        if let Some(form) = form {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+            *request.method_mut() = Method::POST;
+            *request.body_mut() = Body::Full(form.into());
+        }
+        // Connections are not kept: the next question comes when the token is over.
+        let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
+        let sent = endpoint.send(request).await.map_err(|error| match error {
+            SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
+            SendError::Nonsense(error) | SendError::Broken(error) => error.to_string(),
+        })?;
+        let (head, body) = sent.response.into_parts();
+        let body = Limited::new(body, LONGEST).collect().await.map_err(|error| error.to_string())?;
+        Ok((head.status, body.to_bytes()))
+    }
+
+    fn denied(&self, why: &str) -> Denied {
+        let place = self.file.as_deref().unwrap_or(Path::new("the kubeconfig")).display();
+        Denied(format!(
+            "getting credentials: {why}\nuser {:?} of {place}: if this does not pass, log in again with the tool that \
+             wrote its auth-provider",
+            self.user
+        ))
+    }
+}
+
+/// What an issuer said. No error quotes a token.
+fn read(endpoint: &Uri, status: StatusCode, answer: &[u8]) -> Result<Answer, String> {
+    let answer = serde_json::from_slice::<Answer>(answer);
+    match answer {
+        Ok(answer) if status.is_success() => Ok(answer),
+        Ok(Answer { error, error_description, .. }) => {
+            let said: String = printable(&format!("{error} {error_description}")).chars().take(300).collect();
+            Err(format!("failed to refresh token: {endpoint} answered {status}: {}", said.trim()))
+        }
+        Err(_) => Err(format!("failed to refresh token: {endpoint} answered {status}, and no JSON")),
+    }
+}
+
+/// An https URL without a query.
+fn url(text: &str) -> Option<Uri> {
+    let url: Uri = text.parse().ok()?;
+    let credentials = url.authority()?.as_str().contains('@');
+    (url.scheme_str() == Some("https") && !credentials).then_some(url)
+}
+
+/// A token as it is used, until it says that it is over. The server checks it, not we.
+fn granted(token: &str, now: SystemTime) -> Option<Granted> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?.trim_end_matches('=')).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    let until = SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(exp).ok()?)?;
+    Some(Granted { authorization: Some(bearer(token)?), identity: None, from: now, until: Some(until) })
+}

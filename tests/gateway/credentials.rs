@@ -1,0 +1,404 @@
+//! `narthex proxy` with kubeconfigs that do not hold the credentials themselves: programs and issuers that give them,
+//! passwords, somebody else's name, and several files that are one.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::backend::{Backend, Settings, json as answer};
+use crate::issuer::{DISCOVERY, Issuer, now};
+use crate::proxy::{Door, at_home, exchange, until};
+use crate::world::{World, eventually, narthex};
+
+/// A world with an API server that believes one token, or everybody who has a certificate if there is none, and programs
+/// beside it.
+struct Scene {
+    world: World,
+    server: Backend,
+}
+
+impl Scene {
+    async fn new(believed: Option<&'static str>) -> Scene {
+        let world = World::new();
+        let server = Backend::start(&world, at_home(Settings::http2()), move |request| {
+            let given = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+            let known = believed.is_none_or(|token| given == Some(token));
+            async move { if known { answer(200, "{}") } else { answer(401, "{\"kind\":\"Status\"}") } }
+        })
+        .await;
+        Scene { world, server }
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        let path = self.world.path(name);
+        std::fs::write(&path, format!("#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A program that counts how often it was run, and says what is in a file.
+    fn counting(&self) {
+        self.program("program", "cd \"${0%/*}\"; echo x >> runs; echo noise >&2; cat said");
+    }
+
+    fn says(&self, status: &Value) {
+        let said = json!({"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": status});
+        self.write("said", &said.to_string());
+    }
+
+    /// A program that gives one token when it is run first, and another from then on.
+    fn one_after_the_other(&self, first: &str, then: &str) {
+        self.program("program", "cd \"${0%/*}\"; cat said; cp next said");
+        self.says(&json!({ "token": then }));
+        std::fs::rename(self.world.path("said"), self.world.path("next")).unwrap();
+        self.says(&json!({ "token": first }));
+        self.exec(&json!({}));
+    }
+
+    fn runs(&self) -> usize {
+        std::fs::read_to_string(self.world.path("runs")).map_or(0, |runs| runs.lines().count())
+    }
+
+    /// Never half a file.
+    fn write(&self, name: &str, text: &str) {
+        let hidden = self.world.path(&format!(".{name}.tmp"));
+        std::fs::write(&hidden, text).unwrap();
+        std::fs::rename(hidden, self.world.path(name)).unwrap();
+    }
+
+    fn kubeconfig(&self, user: &Value) {
+        // What a test says stands over what every server here needs: a certificate that it believes.
+        let mut whole = json!({"client-certificate": "front-proxy.crt", "client-key": "front-proxy.key"});
+        whole.as_object_mut().unwrap().extend(user.as_object().unwrap().clone());
+        whole.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let document = json!({
+            "clusters": [{"name": "c", "cluster": {
+                "server": format!("https://{}", self.server.address), "certificate-authority": "backend-ca.crt",
+            }}],
+            "users": [{"name": "jane", "user": whole}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "jane"}}],
+            "current-context": "x",
+        });
+        self.write("kubeconfig", &document.to_string());
+    }
+
+    fn exec(&self, more: &Value) {
+        let mut exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "./program", "interactiveMode": "Never"});
+        exec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.kubeconfig(&json!({"exec": exec}));
+    }
+
+    fn place(&self) -> String {
+        self.world.path("kubeconfig").display().to_string()
+    }
+
+    fn door(&self) -> Door {
+        let log = std::fs::File::create(self.world.path("log")).unwrap();
+        Door::of(&[&format!("--kubeconfig={}", self.place()), "--port=0", "--log-level=debug"], &[], Stdio::from(log))
+    }
+
+    /// What the door has logged, with what its programs have said on standard error.
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.world.path("log")).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_gives_the_token_and_is_asked_once_for_all() {
+    let scene = Scene::new(None).await;
+    scene.counting();
+    scene.says(&json!({"token": "s3cret-token"}));
+    scene.exec(&json!({}));
+    let door = scene.door();
+    assert_eq!(scene.runs(), 0, "nobody needed it yet");
+    let asked = (0..20).map(|number| {
+        let door = &door;
+        async move { door.get(&format!("/api/{number}")).await.status }
+    });
+    assert!(futures_util::future::join_all(asked).await.iter().all(|status| *status == 200));
+    assert_eq!((scene.runs(), scene.server.last().all("authorization")), (1, vec!["Bearer s3cret-token".to_owned()]));
+    // A client with credentials of its own needs none of them.
+    door.ask("GET /api", "Authorization: Bearer own\r\n").await;
+    assert_eq!(scene.server.last().all("authorization"), ["Bearer own"]);
+    // Another program, or the same run otherwise, gives others.
+    scene.says(&json!({"token": "another"}));
+    scene.exec(&json!({"args": ["--other"]}));
+    eventually("the other token", async || {
+        door.get("/api").await;
+        (scene.server.last().all("authorization") == ["Bearer another"]).then_some(())
+    })
+    .await;
+    assert_eq!(scene.runs(), 2);
+    let log = scene.log();
+    assert!(log.contains("noise"), "what it says on standard error is for the person: {log}");
+    assert!(!log.contains("s3cret") && !log.contains("another"), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_gives_the_certificate() {
+    let scene = Scene::new(None).await;
+    scene.counting();
+    let (certificate, key) = (scene.world.read("front-proxy.crt"), scene.world.read("front-proxy.key"));
+    scene.says(&json!({"clientCertificateData": certificate, "clientKeyData": key}));
+    let exec =
+        json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "./program", "interactiveMode": "Never"});
+    scene.kubeconfig(&json!({"client-certificate": null, "client-key": null, "exec": exec}));
+    let door = scene.door();
+    assert_eq!(door.get("/api").await.status, 200);
+    let seen = scene.server.last();
+    assert_eq!((seen.peer.as_str(), seen.all("authorization").len()), ("narthex-front-proxy", 0));
+    assert!(!scene.log().contains("PRIVATE KEY"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_is_renewed_before_a_request_meets_the_end() {
+    let scene = Scene::new(None).await;
+    scene.counting();
+    scene.says(&json!({"token": "short", "expirationTimestamp": "2001-01-01T00:00:00Z"}));
+    scene.exec(&json!({}));
+    let door = scene.door();
+    assert_eq!(door.get("/api").await.status, 200);
+    scene.says(&json!({"token": "long", "expirationTimestamp": "2100-01-01T00:00:00Z"}));
+    for _ in 0..3 {
+        door.get("/api").await;
+        assert_eq!(scene.server.last().all("authorization"), ["Bearer long"]);
+    }
+    assert_eq!(scene.runs(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_does_not_believe_is_replaced_and_the_request_sent_again() {
+    let scene = Scene::new(Some("Bearer new")).await;
+    scene.counting();
+    scene.says(&json!({"token": "old"}));
+    scene.exec(&json!({}));
+    let door = scene.door();
+    // One that has nothing better to offer is not asked again and again.
+    for _ in 0..3 {
+        let said = door.get("/api").await;
+        assert_eq!((said.status, said.body.as_str()), (401, "{\"kind\":\"Status\"}"));
+    }
+    assert_eq!(scene.runs(), 2);
+    // Nor is it for what a client has brought itself.
+    let door = scene.door();
+    assert_eq!(door.ask("GET /api", "Authorization: Bearer own\r\n").await.status, 401);
+    assert_eq!(scene.runs(), 3);
+    scene.says(&json!({"token": "new"}));
+    assert_eq!(door.get("/api").await.status, 200);
+    assert_eq!(scene.runs(), 4);
+    // What has a body is not sent twice; who comes next has the new ones.
+    let scene = Scene::new(Some("Bearer new")).await;
+    scene.one_after_the_other("old", "new");
+    let door = scene.door();
+    let post = "POST /api HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
+    let status = exchange(door.connect().await, post).await.status;
+    assert_eq!((status, scene.server.seen().len()), (401, 1));
+    eventually("the new credentials", async || {
+        (exchange(door.connect().await, post).await.status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrades_have_the_credentials_and_are_tried_again_too() {
+    let world = World::new();
+    let server = Backend::raw(&world, at_home(Settings::http1()), |stream| async move {
+        use tokio::io::AsyncReadExt as _;
+        let (mut stream, mut head) = (stream, Vec::new());
+        while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+            if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let known = String::from_utf8(head).unwrap().to_lowercase().contains("authorization: bearer new");
+        let said = match known {
+            true => "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\nhello",
+            false => "HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno",
+        };
+        stream.write_all(said.as_bytes()).await.unwrap();
+        let _ = stream.read_buf(&mut Vec::new()).await;
+    })
+    .await;
+    let scene = Scene { world, server };
+    scene.one_after_the_other("old", "new");
+    let door = scene.door();
+    let mut stream = door.connect().await;
+    let upgrade = "GET /api HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    stream.write_all(upgrade.as_bytes()).await.unwrap();
+    assert!(until(&mut stream, "hello").await.starts_with("HTTP/1.1 101 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_fails_is_told_with_whose_it_is_and_what_to_do() {
+    let scene = Scene::new(None).await;
+    scene.program("program", "echo s3cret; echo the reason >&2; exit 3");
+    scene.exec(&json!({"args": ["--client-secret=s3cret"], "env": [{"name": "KEY", "value": "s3cret"}]}));
+    let door = scene.door();
+    let said = door.get("/api").await;
+    let expected = format!(
+        "getting credentials: exec: executable ./program failed with exit code 3\nuser \"jane\" of {}: what it said about \
+         that stands where narthex proxy was started\n",
+        scene.place()
+    );
+    assert_eq!((said.status, said.body.as_str()), (500, expected.as_str()));
+    let log = scene.log();
+    assert!(log.contains("the reason") && log.contains("no credentials for the API server"), "{log}");
+    assert!(!log.contains("s3cret"), "{log}");
+    // It is asked again when it is mended.
+    scene.counting();
+    scene.says(&json!({"token": "t"}));
+    eventually("an answer", async || (door.get("/api").await.status == 200).then_some(())).await;
+
+    // One that is not there is told before it is needed, too.
+    scene.exec(&json!({"command": "no-such-program", "installHint": "get it from example.com"}));
+    let missing = "executable no-such-program not found";
+    let output = narthex(&["check", "proxy", &format!("--kubeconfig={}", scene.place())].map(str::to_owned));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains(missing) && told.contains("get it from example.com"), "{told}");
+    let said = scene.door().get("/api").await;
+    assert_eq!(said.status, 500);
+    assert!(said.body.starts_with(&format!("getting credentials: exec: {missing}\n")), "{}", said.body);
+    assert!(said.body.contains("get it from example.com"), "{}", said.body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_waits_in_vain_does_not_end_the_program_for_the_others() {
+    let scene = Scene::new(None).await;
+    scene.counting();
+    scene.says(&json!({"token": "t"}));
+    std::fs::rename(scene.world.path("program"), scene.world.path("quick")).unwrap();
+    let fifo = scene.world.path("go");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    scene.program("program", "cd \"${0%/*}\"; read go < go; exec ./quick");
+    scene.exec(&json!({}));
+    let door = scene.door();
+    let mut gone = door.connect().await;
+    gone.write_all(b"GET /api HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let (waiting, let_go) = tokio::join!(door.get("/api"), async {
+        // Opening it waits until the program reads.
+        let writing = tokio::task::spawn_blocking(move || std::fs::OpenOptions::new().write(true).open(fifo).unwrap());
+        let mut go = writing.await.unwrap();
+        drop(gone);
+        std::io::Write::write_all(&mut go, b"go\n")
+    });
+    let_go.unwrap();
+    assert_eq!((waiting.status, scene.runs()), (200, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passwords_and_the_name_of_somebody_else() {
+    let scene = Scene::new(None).await;
+    let whose = json!({
+        "username": "jane", "password": "s3cret", "as": "joe", "as-groups": ["dev", "ops"], "as-user-extra": {"Scopes": ["a"]},
+    });
+    scene.kubeconfig(&whose);
+    let door = scene.door();
+    door.get("/api").await;
+    let seen = scene.server.last();
+    assert_eq!(seen.all("authorization"), ["Basic amFuZTpzM2NyZXQ="]);
+    assert_eq!(
+        (seen.all("impersonate-user"), seen.all("impersonate-group")),
+        (vec!["joe".to_owned()], vec!["dev".to_owned(), "ops".to_owned()])
+    );
+    assert_eq!(seen.all("impersonate-extra-scopes"), ["a"]);
+    // One that acts for somebody of its own choice does not act for joe's groups.
+    door.ask("GET /api", "Impersonate-User: ann\r\n").await;
+    let seen = scene.server.last();
+    assert_eq!((seen.all("impersonate-user"), seen.all("impersonate-group")), (vec!["ann".to_owned()], vec![]));
+    assert!(!scene.log().contains("s3cret") && !scene.log().contains("amFuZTpzM2NyZXQ"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_files_are_one_and_are_followed() {
+    let scene = Scene::new(None).await;
+    scene.kubeconfig(&json!({"token": "first"}));
+    let files = format!("{}:{}:", scene.world.path("before").display(), scene.place());
+    let door = Door::of(&["--port=0"], &[("KUBECONFIG", &files)], Stdio::inherit());
+    door.get("/api").await;
+    assert_eq!(scene.server.last().all("authorization"), ["Bearer first"]);
+    // One that comes to stand before it.
+    let user = json!({"client-certificate": "front-proxy.crt", "client-key": "front-proxy.key", "token": "before"});
+    scene.write("before", &json!({"users": [{"name": "jane", "user": user}]}).to_string());
+    eventually("the first file to count", async || {
+        door.get("/api").await;
+        (scene.server.last().all("authorization") == ["Bearer before"]).then_some(())
+    })
+    .await;
+}
+
+/// A token that nobody signed: the API server of these tests does not look, and the proxy need not.
+fn token(name: &str, exp: u64) -> String {
+    let part = |text: Value| URL_SAFE_NO_PAD.encode(text.to_string());
+    format!("{}.{}.{name}", part(json!({"alg": "none"})), part(json!({"sub": "jane", "exp": exp})))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issuer_gives_new_tokens_and_they_are_written_down() {
+    let scene = Scene::new(None).await;
+    let issuer = Issuer::start(&scene.world, &[]).await;
+    let discovery = json!({"issuer": issuer.url, "token_endpoint": format!("{}/token", issuer.url)}).to_string();
+    issuer.serve(DISCOVERY, Some((200, "application/json", discovery)));
+    let (over, good) = (token("over", now() - 60), token("good", now() + 3600));
+    let answer = |id: &str| json!({"id_token": id, "refresh_token": "r3fresh-2", "token_type": "Bearer"}).to_string();
+    let user = |id: &str| {
+        json!({"auth-provider": {"name": "oidc", "config": {
+            "idp-issuer-url": issuer.url, "idp-certificate-authority": "backend-ca.crt", "client-id": "kubectl",
+            "client-secret": "cl1ent", "id-token": id, "refresh-token": "r3fresh-1",
+        }}})
+    };
+    // While the token is good, nobody is asked.
+    scene.kubeconfig(&user(&good));
+    let door = scene.door();
+    door.get("/api").await;
+    assert_eq!(scene.server.last().all("authorization"), [format!("Bearer {good}")]);
+    assert_eq!(issuer.asked(DISCOVERY), 0);
+    drop(door);
+
+    scene.kubeconfig(&user(&over));
+    let door = scene.door();
+    issuer.serve(
+        "/token",
+        Some((400, "application/json", json!({"error": "invalid_grant", "error_description": "gone"}).to_string())),
+    );
+    let said = door.get("/api").await;
+    assert_eq!(said.status, 500);
+    let expected = format!(
+        "getting credentials: failed to refresh token: {}/token answered 400 Bad Request: invalid_grant gone\n",
+        issuer.url
+    );
+    assert!(said.body.starts_with(&expected) && said.body.contains("user \"jane\""), "{}", said.body);
+    // First by a header, then in the form.
+    assert_eq!(issuer.asked("/token"), 2);
+    let newest = token("newest", now() + 3600);
+    issuer.serve("/token", Some((200, "application/json", answer(&newest))));
+    eventually("the new token", async || (door.get("/api").await.status == 200).then_some(())).await;
+    assert_eq!(scene.server.last().all("authorization"), [format!("Bearer {newest}")]);
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(scene.place()).unwrap()).unwrap();
+    let config = &written["users"][0]["user"]["auth-provider"]["config"];
+    assert_eq!((&config["id-token"], &config["refresh-token"]), (&json!(newest), &json!("r3fresh-2")));
+    assert_eq!(config["client-id"], "kubectl");
+    let before = issuer.asked("/token");
+    door.get("/api").await;
+    assert_eq!(issuer.asked("/token"), before);
+    let log = scene.log();
+    assert!(!log.contains("r3fresh") && !log.contains("cl1ent") && !log.contains(&newest), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_does_not_start_programs() {
+    let scene = Scene::new(None).await;
+    scene.exec(&json!({}));
+    let output =
+        narthex(&["check".to_owned(), "gateway".to_owned(), format!("--authentication-kubeconfig={}", scene.place())]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        told.contains("users[0].user.exec: is not supported here; use a client certificate, token or tokenFile"),
+        "{told}"
+    );
+    // A flag of 2 files is one file with an odd name, as with kubectl.
+    let arguments = ["check".to_owned(), "proxy".to_owned(), format!("--kubeconfig={0}:{0}", scene.place())];
+    assert_eq!(narthex(&arguments).status.code(), Some(1));
+}
