@@ -2,6 +2,7 @@
 //! a [`Trial`] stands by itself.
 
 mod auditing;
+mod browser;
 mod cluster;
 mod controller;
 mod converting;
@@ -17,6 +18,7 @@ mod impersonation;
 mod isolation;
 mod konnectivity;
 mod kube_rbac_proxy;
+mod kubeconfigs;
 mod metrics;
 mod proxy;
 mod quickstart;
@@ -73,6 +75,8 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
         sidecar::WITH_KUBECTL,
         socks5::WITH_KUBECTL,
         proxy::WITH_KUBECTL,
+        kubeconfigs::WITH_KUBECTL,
+        browser::WITH_KUBECTL,
         konnectivity::WITH_KUBECTL,
     ]
     .concat()

@@ -4,6 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 
 use super::TrialWith;
 use crate::world::{Kubectl, Process, Said, World, eventually, free_port, kubectl_run};
@@ -14,32 +15,49 @@ pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
 ];
 
 /// A running door.
-struct Door {
-    process: Process,
-    port: u16,
+pub(super) struct Door {
+    pub(super) process: Process,
+    pub(super) port: u16,
 }
 
 impl Door {
-    fn kubectl(kubectl: &Kubectl, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
+    pub(super) fn kubectl(kubectl: &Kubectl, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
         Door::open("kubectl-proxy", &kubectl.program, kubeconfig, scratch, more)
     }
 
-    fn narthex(kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
+    pub(super) fn narthex(kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
         Door::open("narthex-proxy", Path::new(env!("CARGO_BIN_EXE_narthex")), kubeconfig, scratch, more)
     }
 
+    /// Of the kubeconfigs that the environment names.
+    pub(super) fn kubectl_of(kubectl: &Kubectl, files: &str, scratch: &Path) -> Door {
+        Door::listening("kubectl-proxy", &kubectl.program, &[&format!("KUBECONFIG={files}")], scratch, &[])
+    }
+
+    pub(super) fn narthex_of(files: &str, scratch: &Path) -> Door {
+        let environment = format!("KUBECONFIG={files}");
+        Door::listening("narthex-proxy", Path::new(env!("CARGO_BIN_EXE_narthex")), &[&environment], scratch, &[])
+    }
+
     fn open(name: &str, program: &Path, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        let arguments: Vec<_> = [kubeconfig.as_str()].into_iter().chain(more.iter().copied()).collect();
+        Door::listening(name, program, &[], scratch, &arguments)
+    }
+
+    fn listening(name: &str, program: &Path, environment: &[&str], scratch: &Path, more: &[&str]) -> Door {
         let port = free_port();
-        let (kubeconfig, listen) = (format!("--kubeconfig={}", kubeconfig.display()), format!("--port={port}"));
-        let arguments = ["proxy", &kubeconfig, &listen].into_iter().chain(more.iter().copied());
-        let mut process = Process::start(&format!("{name}-{port}"), program, arguments, scratch);
+        let (program, listen) = (program.display().to_string(), format!("--port={port}"));
+        let command = [program.as_str(), "proxy", &listen].into_iter().chain(more.iter().copied());
+        let arguments = environment.iter().copied().chain(command);
+        let mut process = Process::start(&format!("{name}-{port}"), Path::new("env"), arguments, scratch);
         let (log, line) = (process.reader(), format!("Starting to serve on 127.0.0.1:{port}\n"));
         process.wait_until(|| if log().contains(&line) { Ok(()) } else { Err(log()) });
         Door { process, port }
     }
 
     /// All that is answered to a request on a connection of its own.
-    fn ask(&self, request: &str) -> Said {
+    pub(super) fn ask(&self, request: &str) -> Said {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let request = request.replace("PORT", &self.port.to_string());
         socket.write_all(request.as_bytes()).unwrap();
@@ -212,18 +230,29 @@ fn side_by_side(world: &World, program: &Kubectl) {
     );
 }
 
-/// <https://kubernetes.io/docs/tasks/extend-kubernetes/http-proxy-access-api/>
+/// <https://kubernetes.io/docs/tasks/extend-kubernetes/http-proxy-access-api/>, with `narthex proxy` where it says
+/// `kubectl proxy`, and another port where 8080 is somebody's already.
 fn task(world: &World, program: &Kubectl) {
     let scratch = world.scratch(&format!("proxy-task-{}", program.version));
+    // "Using kubectl to start a proxy server": kubectl proxy --port=8080
     let mut door = Door::narthex(&world.cluster.admin_kubeconfig, &scratch, &[]);
-    let get = |path: &str| {
-        let said = door.ask(&format!("GET {path} HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\n\r\n"));
-        assert_eq!(said.status, 200, "{path}: {}", said.body);
-        let found: serde_json::Value = serde_json::from_str(&said.body).unwrap();
-        found
+    // "Exploring the Kubernetes API"
+    let curl = |path: &str| {
+        let output =
+            Command::new("curl").args(["-sS", &format!("http://localhost:{}{path}", door.port)]).output().unwrap();
+        assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        said
     };
-    assert_eq!(get("/api/")["versions"], serde_json::json!(["v1"]));
-    assert_eq!(get("/api/v1/namespaces/default/pods")["kind"], "PodList");
+    // "Get the API versions": curl http://localhost:8080/api/
+    let versions = curl("/api/");
+    assert_eq!((&versions["kind"], &versions["versions"]), (&"APIVersions".into(), &serde_json::json!(["v1"])));
+    let server = versions["serverAddressByClientCIDRs"][0]["serverAddress"].as_str().unwrap();
+    assert!(server.contains(':'), "{versions}");
+    // "Get a list of pods": curl http://localhost:8080/api/v1/namespaces/default/pods
+    let pods = curl("/api/v1/namespaces/default/pods");
+    assert_eq!((&pods["kind"], &pods["apiVersion"]), (&"PodList".into(), &"v1".into()));
+    assert!(pods["metadata"]["resourceVersion"].is_string() && pods["items"].is_array(), "{pods}");
     // kubectl by the same door, which needs no credentials of its own.
     let mut command = program.command(Path::new("/dev/null"), &scratch);
     command.args(["--server", &format!("http://127.0.0.1:{}", door.port), "get", "clusterroles", "-o", "name"]);

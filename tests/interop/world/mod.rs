@@ -2,6 +2,7 @@
 
 mod addresses;
 mod behind;
+mod browser;
 mod certificates;
 mod cluster;
 mod converter;
@@ -20,6 +21,7 @@ mod session;
 
 pub(crate) use addresses::free_port;
 pub(crate) use behind::{Behind, configuration};
+pub(crate) use browser::Browser;
 pub(crate) use certificates::{Authority, Identity};
 pub(crate) use cluster::{Cluster, audit_policy, is_ready};
 pub(crate) use converter::converter;
