@@ -33,20 +33,33 @@ impl<'p> CanonicalPath<'p> {
         if is_ordinary(raw) {
             return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
         }
-        CanonicalPath::judged(raw, true)
+        CanonicalPath::judged(raw, Server::Kubernetes)
     }
 
     /// The same for a server that need not be an API server: nothing of its path is some other server's.
     pub fn parse_whole(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
+        CanonicalPath::read_by(raw, Server::Own)
+    }
+
+    /// The same for a server that need not be an API server: `/api` is a path like any other there, and none is some
+    /// other server's. A slash may be encoded, and a segment empty, everywhere.
+    ///
+    /// # Errors
+    /// As [`CanonicalPath::parse`], but for resource paths.
+    pub fn parse_anywhere(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
+        CanonicalPath::read_by(raw, Server::Any)
+    }
+
+    fn read_by(raw: &'p str, server: Server) -> Result<CanonicalPath<'p>, Status> {
         let raw = if raw.is_empty() { "/" } else { raw };
         if is_ordinary(raw) {
             return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
         }
-        CanonicalPath::judged(raw, false)
+        CanonicalPath::judged(raw, server)
     }
 
-    fn judged(raw: &'p str, proxies: bool) -> Result<CanonicalPath<'p>, Status> {
-        let decoded = judge(raw, proxies).map_err(|problem| Status::bad_request(problem.say(raw)))?;
+    fn judged(raw: &'p str, server: Server) -> Result<CanonicalPath<'p>, Status> {
+        let decoded = judge(raw, server).map_err(|problem| Status::bad_request(problem.say(raw)))?;
         Ok(CanonicalPath { raw, wire: wire_form(raw, &decoded), decoded: Cow::Owned(decoded) })
     }
 
@@ -114,9 +127,19 @@ impl Problem {
     }
 }
 
-/// The decoded form of `raw`, if it can be read in one way only; with `proxies`, what stands behind a `proxy` subresource
-/// is not looked at.
-fn judge(raw: &str, proxies: bool) -> Result<String, Problem> {
+/// Who reads a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Server {
+    /// An API server: what stands behind a `proxy` subresource is some other server's and not looked at.
+    Kubernetes,
+    /// One that may serve resources: they have no odd paths.
+    Own,
+    /// One that knows nothing of resources.
+    Any,
+}
+
+/// The decoded form of `raw`, if it can be read in one way only.
+fn judge(raw: &str, server: Server) -> Result<String, Problem> {
     if raw.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(Problem::Control);
     }
@@ -130,7 +153,7 @@ fn judge(raw: &str, proxies: bool) -> Result<String, Problem> {
     let mut rest = Some(below);
     while let Some(text) = rest {
         decoded.push('/');
-        if proxies && place.is_foreign() {
+        if server == Server::Kubernetes && place.is_foreign() {
             decoded.push_str(text);
             break;
         }
@@ -158,7 +181,7 @@ fn judge(raw: &str, proxies: bool) -> Result<String, Problem> {
     }
     // Judged on the decoded text, so that neither `//apis/…` nor `/apis%2F…` is taken for another path.
     match problem_of_resources {
-        Some(problem) if matches!(segments(&decoded).next(), Some("api" | "apis")) => Err(problem),
+        Some(problem) if server != Server::Any && matches!(segments(&decoded).next(), Some("api" | "apis")) => Err(problem),
         _ => Ok(decoded),
     }
 }
@@ -388,6 +411,23 @@ mod tests {
             "/api/v1/nodes/n/proxy/%zz",
         ] {
             assert!(CanonicalPath::parse(raw).is_err(), "{raw}");
+        }
+    }
+
+    #[test]
+    fn of_another_server_every_path_is_read_to_its_end() {
+        let read =
+            |raw| CanonicalPath::parse_anywhere(raw).map(|path| (path.decoded().to_owned(), path.wire().to_owned()));
+        for (raw, decoded, wire) in [
+            ("/api/v1/label/a%2Fb/values", "/api/v1/label/a/b/values", "/api/v1/label/a/b/values"),
+            ("/api/v1//query", "/api/v1//query", "/api/v1//query"),
+            ("/api/v1/nodes/n/proxy/%61", "/api/v1/nodes/n/proxy/a", "/api/v1/nodes/n/proxy/%61"),
+            ("/metrics", "/metrics", "/metrics"),
+        ] {
+            assert_eq!(read(raw), Ok((decoded.to_owned(), wire.to_owned())), "{raw}");
+        }
+        for raw in ["/api/v1/nodes/n/proxy/..", "/api/v1/proxy/nodes/y/%2e%2e", "/a%zz", "*", "/x/a%2F..%2Fb"] {
+            assert!(read(raw).is_err(), "{raw}");
         }
     }
 

@@ -23,6 +23,8 @@ pub struct UpstreamSettings {
     pub identity: Option<PairFiles>,
     /// Longest time for a request that is not long-running; zero for no limit.
     pub timeout: Duration,
+    /// Whether it is asked for the host that the client asked for, rather than by its own name.
+    pub keeps_host: bool,
 }
 
 /// An upstream as requests are routed to it.
@@ -96,7 +98,9 @@ fn read(settings: &[UpstreamSettings]) -> Result<Upstreams, Problems> {
         let (Ok(authorities), Ok(identity)) = (authorities, identity) else { continue };
         let settings =
             Settings { default_request_timeout: one.timeout, default_max_inflight: 0, ..Settings::default() };
-        let api_service = upstream(&one.path, one.url.clone(), authorities, false, identity.map(Arc::new), &settings);
+        let identity = identity.map(Arc::new);
+        let mut api_service = upstream(&one.path, one.url.clone(), authorities, false, identity, &settings);
+        api_service.settings.keeps_host = one.keeps_host;
         upstreams.push(Upstream { path: one.path.clone(), api_service: Arc::new(api_service) });
     }
     problems.or(upstreams)

@@ -169,3 +169,33 @@ async fn two_headers_say_who_asks() {
     assert_eq!(stage.reviewer.asked("TokenReview")[0]["spec"]["audiences"], json!(["a", "b"]));
     stage.sidecar.said(&["--logtostderr", "has no effect"]).await;
 }
+
+#[tokio::test]
+async fn what_is_no_api_server_is_asked_as_its_clients_ask() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &[]).await;
+    for (path, passed_on) in [
+        // Parameters that mean something to a kube-apiserver, or are none, are nobody's business.
+        ("/api/v1/query?query=a;b&timeout=1ns", "/api/v1/query?query=a;b&timeout=1ns"),
+        ("/api/v1/query?timeout=soon&c=%zz", "/api/v1/query?timeout=soon&c=%zz"),
+        ("/api/v1//label", "/api/v1//label"),
+        ("/api/v1/nodes/n/proxy/%61", "/api/v1/nodes/n/proxy/%61"),
+        ("/api/v1/label/a%2Fb", "/api/v1/label/a/b"),
+    ] {
+        assert_eq!(stage.ask(path, &[TINA, ("host", "shop.example:8443")]).await.status, 200, "{path}");
+        let seen = server.last();
+        assert_eq!(seen.uri.path_and_query().unwrap(), passed_on);
+        let host = seen.uri.authority().map(ToString::to_string).or_else(|| seen.all("host").pop());
+        assert_eq!(host.as_deref(), Some("shop.example:8443"));
+    }
+    assert_eq!(stage.ask("/api/v1/nodes/n/proxy/%2e%2e/x", &[TINA]).await.status, 400);
+
+    // Where the query is judged, only what was judged goes on.
+    let world = World::new();
+    let server = crate::sidecar::server(&world, "{}").await;
+    let file = file(&world, REWRITES);
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &[&file]).await;
+    assert_eq!(stage.ask("/?namespace=x;y&namespace=a&b=%zz", &[TINA]).await.status, 200);
+    assert_eq!(server.last().uri.path_and_query().unwrap(), "/?namespace=a");
+}

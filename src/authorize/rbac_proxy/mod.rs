@@ -102,6 +102,12 @@ impl Rules {
         asking.questions(verb, path.decoded(), query, headers)
     }
 
+    /// Whether any request is asked about by its query. If not, nobody judges it, and it goes on as it came.
+    pub fn read_queries(&self) -> bool {
+        let mut askings = std::iter::once(&self.asking).chain(self.by_path.iter().map(|rule| &rule.asking));
+        askings.any(|asking| matches!(asking, Asking::Values { sources, .. } if sources.parameter.is_some()))
+    }
+
     /// Why something is allowed without asking anybody else, if it is.
     pub(super) fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
         self.statics.iter().find(|rule| rule.allows(attributes)).map(|rule| &rule.why)

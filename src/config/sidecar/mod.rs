@@ -91,6 +91,9 @@ impl Arguments<Sidecar> {
             shutdown: gateway::serving::shutdown(&mut reading),
             seen: gateway::seen(&mut reading),
         };
+        // Who is asked in kube-rbac-proxy's words is forwarded to as it does.
+        let keeps_host = config.guard.asks != Asks::Request;
+        config.behind.upstreams.iter_mut().for_each(|upstream| upstream.keeps_host = keeps_host);
         compatible::read(&mut reading, &mut config);
         (config, reading.end())
     }

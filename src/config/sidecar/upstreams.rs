@@ -45,6 +45,7 @@ pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) ->
             url,
             authorities: authorities.clone(),
             identity: identity.clone(),
+            keeps_host: false,
         });
     }
     for (path, _) in timeouts {

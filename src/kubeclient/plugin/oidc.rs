@@ -245,7 +245,7 @@ impl Oidc {
         let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
         let sent = endpoint.send(request).await.map_err(|error| match error {
             SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
-            SendError::Nonsense(error) | SendError::Broken(error) => error.to_string(),
+            SendError::Nonsense(error) | SendError::Broken(error) | SendError::Unheard(error) => error.to_string(),
         })?;
         let (head, body) = sent.response.into_parts();
         let body = Limited::new(body, LONGEST).collect().await.map_err(|error| error.to_string())?;

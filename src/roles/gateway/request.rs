@@ -70,7 +70,7 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Rece
 
 /// The header of an answer to HEAD. hyper takes the body off over HTTP/1.1, but sends it over HTTP/2, where
 /// it breaks the client's stream.
-fn without_body(mut response: Response<Body>) -> Response<Body> {
+pub(super) fn without_body(mut response: Response<Body>) -> Response<Body> {
     match std::mem::take(response.body_mut()) {
         Body::Empty => {}
         Body::Full(bytes) => {
@@ -107,14 +107,18 @@ async fn relay(
     // What is asked, and of whom. Judged, routed and sent on is this one reading.
     let host = attempt!(connection.host(&request).map_err(client));
     let uri = std::mem::take(request.uri_mut());
-    let path = if shared.sidecar { CanonicalPath::parse_whole(uri.path()) } else { CanonicalPath::parse(uri.path()) };
+    // What stands behind need not be an API server.
+    let path = match (shared.guard.rules.is_some(), shared.sidecar) {
+        (true, _) => CanonicalPath::parse_anywhere(uri.path()),
+        (false, true) => CanonicalPath::parse_whole(uri.path()),
+        (false, false) => CanonicalPath::parse(uri.path()),
+    };
     let path = attempt!(path.map_err(client));
     let query = Query::parse(uri.query().unwrap_or_default());
     let method = request.method().clone();
-    let info = match shared.guard.rules {
-        None => attempt!(RequestInfo::parse(&method, &path, &query).map_err(client)),
-        // What stands behind need not be an API server.
-        Some(_) => RequestInfo::of_path(&method, &path),
+    let info = match shared.guard.rules.is_some() {
+        false => attempt!(RequestInfo::parse(&method, &path, &query).map_err(client)),
+        true => RequestInfo::of_path(&method, &path),
     };
     let table = shared.table.get();
     let route = table.find_path(path.decoded());
@@ -292,7 +296,10 @@ async fn relay(
 
     // Of an upstream nothing is known: what it answers is its own affair.
     let openapi = !shared.sidecar && local::is_openapi(path.decoded());
-    let path_and_query = attempt!(sent_path(&path, &query, &uri, openapi));
+    let unjudged =
+        query.wire() != query.raw() && shared.guard.rules.as_ref().is_some_and(|rules| !rules.load().read_queries());
+    let sent_query = if unjudged { query.raw() } else { query.wire() };
+    let path_and_query = attempt!(sent_path(&path, sent_query, &uri, openapi));
     let identity_headers = shared.authenticator.identity_headers();
     let outbound = Outbound {
         request,
@@ -486,8 +493,8 @@ fn timeout(
 }
 
 /// The path and query that go to the backend: the ones that were judged.
-fn sent_path(path: &CanonicalPath<'_>, query: &Query<'_>, uri: &Uri, openapi: bool) -> Result<PathAndQuery, Refusal> {
-    let (path, query) = (path.wire(), query.wire());
+fn sent_path(path: &CanonicalPath<'_>, query: &str, uri: &Uri, openapi: bool) -> Result<PathAndQuery, Refusal> {
+    let path = path.wire();
     let made = if openapi {
         // The hash in the URL stays here, or a backend that has moved on would answer with a redirect.
         let query = Some(query).filter(|query| !query.is_empty());
