@@ -32,7 +32,7 @@ pub use identity::Identity;
 pub use judge::{Judged, Untrusted};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
-pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, write_kubeconfig};
+pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, unwritten_names, write_kubeconfig};
 pub use server::Trust;
 pub(crate) use store::exists;
 pub use store::{Kind, Store};

@@ -79,6 +79,25 @@ pub fn serving_names(bind_address: Option<IpAddr>) -> Vec<String> {
     names
 }
 
+/// The same for a certificate that is in no file, which has the machine's name first, as kube-rbac-proxy's has.
+pub fn unwritten_names() -> Vec<String> {
+    let mut names = serving_names(None);
+    names.sort_by_key(|name| name == "localhost" || name.parse::<IpAddr>().is_ok());
+    names
+}
+
+/// A serving certificate for `names` by an authority whose key is gone already.
+///
+/// # Errors
+/// When the names are none that a certificate can have, or there is no randomness.
+pub(super) fn unwritten(names: &[String]) -> Result<KeyPair, Problem> {
+    let now = SystemTime::now();
+    let (authority, its) = Authority::new("narthex serving authority", now)?;
+    let issued = authority.issue(&Request::serving(names), now)?;
+    let chain = format!("{}{}", issued.certificate, its.certificate);
+    KeyPair::from_pem(chain.as_bytes(), issued.key.as_bytes(), "the self-made certificate")
+}
+
 impl SelfMade {
     /// Keeps `wanted` below `directory`, with the authorities that issue them.
     pub fn new(directory: impl Into<PathBuf>, wanted: Vec<Wanted>) -> SelfMade {
@@ -110,7 +129,7 @@ impl SelfMade {
         kinds.sort();
         kinds.dedup();
         for kind in kinds {
-            let worn = |authority: &Authority| is_worn(authority.facts(), now);
+            let worn = |authority: &Authority| is_worn(authority.facts(), unix(now));
             let Some((authority, made)) = problems.keep(self.store.ensure_authority(kind, now, worn)) else {
                 continue;
             };
@@ -177,7 +196,7 @@ fn why_anew(files: &PairFiles, authority: &Authority, request: &Request, now: Sy
     };
     let bundle = super::der::pem("CERTIFICATE", authority.certificate());
     let trusted = Bundle::from_pem(bundle.as_bytes(), "authority").ok().map(|it| it.verify(leaf, &[], unix(now), role));
-    if is_worn(pair.facts(), now) {
+    if is_worn(pair.facts(), unix(now)) {
         return Some(Some("it ends soon".to_owned()));
     }
     if !matches!(trusted, Some(Ok(_))) {
@@ -205,9 +224,9 @@ pub(super) fn same_name(name: &str, wanted: &str) -> bool {
 }
 
 /// Whether less than a third of a life is left.
-fn is_worn(facts: &Facts, now: SystemTime) -> bool {
+pub(super) fn is_worn(facts: &Facts, now: UnixTime) -> bool {
     let life = facts.not_after.as_secs().saturating_sub(facts.not_before.as_secs());
-    let left = facts.not_after.as_secs().saturating_sub(unix(now).as_secs());
+    let left = facts.not_after.as_secs().saturating_sub(now.as_secs());
     left < life / 3
 }
 

@@ -535,7 +535,7 @@ async fn every_name_gets_its_certificate() {
 
 /// Takes any certificate and remembers it.
 #[derive(Debug)]
-struct Blind(Arc<Mutex<Option<CertificateDer<'static>>>>);
+pub(crate) struct Blind(pub(crate) Arc<Mutex<Option<CertificateDer<'static>>>>);
 
 impl rustls::client::danger::ServerCertVerifier for Blind {
     fn verify_server_cert(

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::keys::Algorithm;
 use super::url::HttpsUrl;
 use crate::egress::Ways;
 use crate::expression::{Expression, Kind, Variable};
@@ -56,6 +57,10 @@ pub struct JwtIssuer {
     pub(super) egress: String,
     /// One of these must stand in the claim `aud`.
     pub(super) audiences: Vec<String>,
+    /// With which of these it must be signed; empty for all that we know.
+    pub(super) algorithms: Vec<Algorithm>,
+    /// Whether holders are in the group of everybody who is known, too.
+    pub(super) adds_authenticated: bool,
     pub(super) username: Source,
     pub(super) groups: Option<Source>,
     pub(super) uid: Option<Source>,
@@ -178,6 +183,8 @@ fn issuer(
         discovery,
         authorities,
         audiences,
+        algorithms: Vec::new(),
+        adds_authenticated: true,
         egress,
         username,
         groups,

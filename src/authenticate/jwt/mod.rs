@@ -11,6 +11,7 @@ mod forge;
 mod keyring;
 mod keys;
 mod mapping;
+mod openid;
 mod token;
 mod url;
 
@@ -26,6 +27,7 @@ pub use configuration::{Anonymous, Configuration, JwtIssuer};
 use fetch::Origin;
 use keyring::{Keeper, Keyring, Known};
 use keys::Signature;
+pub use openid::OpenIdConnect;
 use token::{Claims, Token};
 
 use super::token_review::size_of_user;
@@ -90,16 +92,50 @@ struct Issuer {
     keys: Arc<Keyring>,
 }
 
-/// An `AuthenticationConfiguration` that was right when it was opened.
+/// Whose tokens are believed: right when it was opened.
 pub struct ConfigurationFile {
-    path: PathBuf,
+    written: Written,
     follower: Follower,
     configuration: Configuration,
 }
 
+/// Where it stands whose tokens are believed.
+#[derive(Clone, Debug)]
+enum Written {
+    /// In an `AuthenticationConfiguration`.
+    File(PathBuf),
+    /// In flags, which name a file at most.
+    Flags(OpenIdConnect),
+}
+
+impl Written {
+    fn load(&self) -> Result<Configuration, Problems> {
+        match self {
+            Written::File(path) => Configuration::load(path),
+            Written::Flags(flags) => flags.configuration(),
+        }
+    }
+
+    /// What may change, if anything.
+    fn file(&self) -> Option<&Path> {
+        match self {
+            Written::File(path) => Some(path),
+            Written::Flags(flags) => flags.authorities.as_deref(),
+        }
+    }
+
+    fn lookups(&self, configuration: &Configuration, ways: &Ways) -> Problems {
+        match self {
+            Written::File(path) => configuration.lookups(path, ways),
+            // They go direct.
+            Written::Flags(_) => Problems::default(),
+        }
+    }
+}
+
 /// Follows the file and the issuers' keys; for the thread that does such things.
 pub struct Following {
-    path: PathBuf,
+    written: Written,
     follower: Follower,
     jwt: Arc<Jwt>,
     publisher: Publisher<Issuers>,
@@ -120,7 +156,7 @@ pub enum Holder {
 impl ConfigurationFile {
     /// What is wrong with the ways to its issuers.
     pub fn lookups(&self, ways: &Ways) -> Problems {
-        self.configuration.lookups(&self.path, ways)
+        self.written.lookups(&self.configuration, ways)
     }
 
     /// Reads the file.
@@ -128,10 +164,22 @@ impl ConfigurationFile {
     /// # Errors
     /// All mistakes in it.
     pub fn open(path: &Path) -> Result<ConfigurationFile, Problems> {
+        ConfigurationFile::read(Written::File(path.to_owned()))
+    }
+
+    /// One issuer by flags.
+    ///
+    /// # Errors
+    /// All mistakes in them, and in the file they name.
+    pub fn of_flags(flags: OpenIdConnect) -> Result<ConfigurationFile, Problems> {
+        ConfigurationFile::read(Written::Flags(flags))
+    }
+
+    fn read(written: Written) -> Result<ConfigurationFile, Problems> {
         // Before the first reading, so that no change falls between.
-        let follower = Follower::new([path]);
-        let configuration = Configuration::load(path)?;
-        Ok(ConfigurationFile { path: path.to_owned(), follower, configuration })
+        let follower = Follower::new(written.file());
+        let configuration = written.load()?;
+        Ok(ConfigurationFile { written, follower, configuration })
     }
 
     /// What it says.
@@ -148,7 +196,8 @@ impl ConfigurationFile {
         let (publisher, issuers) = Published::new(issuers);
         let verified = DecisionCache::new(metrics::DecisionCache::Jwt, VERIFIED, metrics.clone());
         let jwt = Arc::new(Jwt { issuers, secret: Secret::new()?, verified, metrics: metrics.clone() });
-        let following = Following { path: self.path, follower: self.follower, jwt: jwt.clone(), publisher, keepers };
+        let following =
+            Following { written: self.written, follower: self.follower, jwt: jwt.clone(), publisher, keepers };
         Ok((jwt, following))
     }
 }
@@ -232,10 +281,16 @@ impl Issuers {
         let found = self.list.iter().enumerate().find(|(_, issuer)| issuer.rules.url == says);
         let Some((number, issuer)) = found else { return Ok(None) };
         let token = Token::parse(token, claims)?;
+        let wanted = &issuer.rules.algorithms;
+        if !wanted.is_empty() && !wanted.contains(&token.algorithm) {
+            return Err("it is not signed as this issuer's tokens must be".to_owned());
+        }
         let keys = issuer.verify(&token).await?;
         let left = issuer.check(&token.claims, now)?;
         let mut user = mapping::user(&issuer.rules, &token.claims)?;
-        super::authenticator::add_group(&mut user.groups, AUTHENTICATED);
+        if issuer.rules.adds_authenticated {
+            super::authenticator::add_group(&mut user.groups, AUTHENTICATED);
+        }
         speakable::check(&user)?;
         let by = VouchedBy { configuration: self.id, issuer: number, keys };
         Ok(Some((Verified { user: Arc::new(user), by }, left)))
@@ -340,13 +395,13 @@ impl Following {
                     }
                 }
             }
-            let loaded = Configuration::load(&self.path);
-            let loaded = loaded.and_then(|it| it.lookups(&self.path, &dialler.ways().load()).or(it));
+            let loaded = self.written.load();
+            let loaded = loaded.and_then(|it| self.written.lookups(&it, &dialler.ways().load()).or(it));
             match loaded {
                 Ok(configuration) => {
                     let before = self.jwt.issuers.get();
                     let (now, keepers) = Issuers::new(configuration, Some(&before));
-                    let file = self.path.display();
+                    let file = self.written.file().unwrap_or(Path::new("")).display();
                     tracing::info!(%file, issuers = now.list.len(), "authentication configuration read again");
                     tasks.retain(|task| now.list.iter().any(|issuer| issuer.keys.origin == task.origin));
                     start(&mut tasks, keepers);

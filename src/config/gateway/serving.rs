@@ -17,6 +17,8 @@ use crate::tls::server::{NamedPair, ServingSettings};
 pub struct Serving {
     /// Address and port to bind; port 0 takes a free one.
     pub address: SocketAddr,
+    /// Where nobody answers but the process itself, beside `address`.
+    pub endpoints: Option<SocketAddr>,
     /// Certificates and what a handshake may agree on. Without `pair` we make the certificate ourselves.
     pub tls: ServingSettings,
     /// Who is asked for a serving certificate, if anybody is.
@@ -81,6 +83,7 @@ pub(in crate::config) fn serving(reading: &mut Reading<'_>, who: &Who) -> Servin
     }
     Serving {
         address: SocketAddr::new(bind_address.unwrap_or(IpAddr::V4(default)), super::port(reading)),
+        endpoints: None,
         tls: ServingSettings {
             pair,
             named,
@@ -89,6 +92,7 @@ pub(in crate::config) fn serving(reading: &mut Reading<'_>, who: &Who) -> Servin
             request_header_names_given: !who.request_header.allowed_names.is_empty(),
             min_version: reading.choice("tls-min-version"),
             cipher_suites: reading.list("tls-cipher-suites"),
+            unwritten: Vec::new(),
             http2: !reading.switch("disable-http2-serving"),
         },
         requested: None,

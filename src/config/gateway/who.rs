@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::authenticate::jwt::OpenIdConnect;
 use crate::config::reading::Reading;
 
 /// How users are known.
@@ -15,6 +16,8 @@ pub struct Who {
     pub token_file: Option<PathBuf>,
     /// Issuers of tokens (`AuthenticationConfiguration`).
     pub authentication_config: Option<PathBuf>,
+    /// One issuer by flags, instead of that file (a sidecar's `--oidc-*`).
+    pub open_id_connect: Option<OpenIdConnect>,
     /// Whether requests without credentials are let in.
     pub anonymous: bool,
     /// Whether somebody said so by the flag; then the file may not.
@@ -62,6 +65,7 @@ pub(in crate::config) fn who(reading: &mut Reading<'_>) -> Who {
         request_header: request_header(reading),
         token_file: reading.path("token-auth-file"),
         authentication_config: reading.path("authentication-config"),
+        open_id_connect: None,
         anonymous: reading.switch("anonymous-auth"),
         anonymous_given: reading.given("anonymous-auth"),
         pass_on_groups: groups(reading, "authentication-pass-on-groups"),

@@ -143,6 +143,12 @@ static LISTENING: Group = Group {
             "Where to serve HTTPS, instead of --bind-address and --secure-port",
         ),
         Flag::new(
+            "proxy-endpoints-port",
+            Kind::Count,
+            "0",
+            "A second port, at the host of --secure-listen-address and with the same certificate, that says to everybody how the sidecar is: /healthz, /livez, /readyz; 0 for none",
+        ),
+        Flag::new(
             "request-serving-certificate",
             Kind::Text("SIGNER"),
             "",
@@ -165,6 +171,7 @@ pub static SIDECAR: &[&Group] = &[
     &flags::SERVING,
     &ASKED,
     &flags::WHO,
+    &super::openid::GROUP,
     &DECIDING,
     &TELLING,
     &flags::MAY_THEY,

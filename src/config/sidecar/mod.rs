@@ -3,8 +3,10 @@
 mod compatible;
 pub mod flags;
 mod guard;
+mod openid;
 mod upstreams;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::arguments::{Arguments, Role};
@@ -14,7 +16,7 @@ use super::reading::{Mistakes, Reading};
 use super::value;
 use crate::kubeclient::Source;
 use crate::message::ErrorFormat;
-use crate::registry;
+use crate::{registry, tls};
 
 pub use guard::{Asks, Guard};
 
@@ -73,8 +75,15 @@ impl Arguments<Sidecar> {
                 }
             }
             serving.address = address;
+        } else if as_rbac_proxy && !["bind-address", "secure-port"].iter().any(|other| reading.given(other)) {
+            reading.problem("secure-listen-address", "needed: where to serve, such as 0.0.0.0:8443");
         }
+        serving.endpoints = endpoints(&mut reading, serving.address);
         serving.requested = requested(&mut reading, api_server.as_deref());
+        let given = |name: &str| reading.given(name);
+        if as_rbac_proxy && self_made(&serving) && !given("cert-dir") && !given("data-dir") {
+            serving.tls.unwritten = tls::unwritten_names();
+        }
         let mut config = GatewayConfig {
             data_dir: data_dir(&mut reading, &serving),
             limits: gateway::serving::limits(&mut reading),
@@ -95,14 +104,30 @@ impl Arguments<Sidecar> {
         let keeps_host = config.guard.asks != Asks::Request;
         config.behind.upstreams.iter_mut().for_each(|upstream| upstream.keeps_host = keeps_host);
         compatible::read(&mut reading, &mut config);
+        openid::read(&mut reading, &mut config);
         (config, reading.end())
     }
 }
 
 /// A pod's file system may be read-only, and a user there have no home: a sidecar that has a certificate keeps nothing.
 fn data_dir(reading: &mut Reading<'_>, serving: &gateway::Serving) -> PathBuf {
-    let keeps = serving.requested.is_some() || serving.tls.pair.is_none() && serving.tls.named.is_empty();
+    let keeps = serving.requested.is_some() || self_made(serving) && serving.tls.unwritten.is_empty();
     if keeps { gateway::data_dir(reading) } else { gateway::data_dir_if_any(reading).unwrap_or_default() }
+}
+
+/// Whether no flag says whose certificate serves.
+fn self_made(serving: &gateway::Serving) -> bool {
+    serving.requested.is_none() && serving.tls.pair.is_none() && serving.tls.named.is_empty()
+}
+
+/// `--proxy-endpoints-port`, at the host of the other.
+fn endpoints(reading: &mut Reading<'_>, beside: SocketAddr) -> Option<SocketAddr> {
+    const PORT: &str = "proxy-endpoints-port";
+    let port = u16::try_from(reading.count(PORT, u64::from(u16::MAX))).ok().filter(|port| *port != 0)?;
+    if port == beside.port() {
+        reading.problem(PORT, "must not be that of --secure-listen-address");
+    }
+    Some(SocketAddr::new(beside.ip(), port))
 }
 
 /// `--kubeconfig`, or what a pod has without it.
@@ -148,6 +173,7 @@ fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: 
         || who.token_file.is_some()
         || who.authentication_config.is_some()
         || who.anonymous
+        || openid::is_given(reading)
         || reading.given("authentication-kubeconfig")
         || reading.given("authentication-token-webhook-config-file");
     if !known && api_server.is_none() && !modes.contains(&Mode::Webhook) {
@@ -159,7 +185,7 @@ fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: 
     }
 }
 
-fn listen_address(text: &str) -> Result<std::net::SocketAddr, String> {
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
     // As Go: an empty host is every address.
     let text = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
     value::address(&text).map_err(|error| error.to_string())

@@ -145,6 +145,9 @@ impl Files {
 }
 
 fn authentication(config: &GatewayConfig) -> Result<Option<ConfigurationFile>, Problems> {
+    if let Some(flags) = &config.who.open_id_connect {
+        return ConfigurationFile::of_flags(flags.clone()).map(Some);
+    }
     let Some(path) = config.who.authentication_config.as_deref() else { return Ok(None) };
     let file = ConfigurationFile::open(path)?;
     if file.configuration().anonymous.is_some() && config.who.anonymous_given {

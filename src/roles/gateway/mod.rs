@@ -10,6 +10,7 @@ mod connection;
 mod control;
 mod delegation;
 mod doubts;
+mod endpoints;
 mod files;
 mod host;
 mod local;

@@ -11,6 +11,7 @@ use super::auditing::Auditing;
 use super::control::Control;
 use super::delegation::Delegation;
 use super::doubts::Doubts;
+use super::endpoints::Endpoints;
 use super::mistakes::Mistakes;
 use super::reached::{self, Reached};
 use super::registering::Registering;
@@ -83,6 +84,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let listener = bind(config.serving.address, "--secure-port")?;
     let address = listener.local_addr().map_err(|error| Problem::new(config.serving.address, error))?;
 
+    let endpoints = config.serving.endpoints.map(|at| bind(at, "--proxy-endpoints-port")).transpose()?;
     let own = own_certificates(config, address, extra);
     own.made.ensure(SystemTime::now())?;
     let requested = config.serving.requested.as_ref().map(|requested| {
@@ -287,7 +289,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         sidecar,
         reached,
         metrics,
-        health: if config.guard.says_health { health } else { Vec::new() },
+        health: if config.guard.says_health { health.clone() } else { Vec::new() },
         forwarding: Forwarding {
             error_format: config.forwarding.error_format,
             reject_redirects: config.forwarding.reject_redirects,
@@ -336,6 +338,11 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     };
     threads.push(thread("accept", move || accept(listener, acceptor, most, drain))?);
 
+    if let Some(listener) = endpoints {
+        let (tls, drain) = (shared.serving.config.clone(), shared.drain.clone());
+        threads.push(Endpoints { listener, tls, health, limits, drain }.start()?);
+    }
+
     let admin = match config.seen.admin_address {
         Some(at) => {
             let told = status::Told {
@@ -378,7 +385,7 @@ struct Own {
 fn own_certificates(config: &GatewayConfig, address: SocketAddr, extra: Extra) -> Own {
     let directory = config.serving.certificate_dir.clone().unwrap_or_else(|| config.data_dir.join("pki"));
     let named = &config.serving.tls;
-    let own_serving = named.pair.is_none() && named.named.is_empty();
+    let own_serving = named.pair.is_none() && named.named.is_empty() && named.unwritten.is_empty();
     // Where a cluster says whom to believe, we vouch for nobody.
     let own_clients = named.client_ca.is_none() && !config.delegated.look_up && !config.is_sidecar();
     let mut wanted = extra.certificates;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
@@ -9,6 +10,9 @@ use rustls::pki_types::UnixTime;
 use super::{Announced, InUse, Loaded, Parts, ServingSettings, Trust, protocol};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Published, Publisher};
 use crate::tls::key_pair::PairFiles;
+
+/// How often the life of a certificate that is in no file is looked at.
+const ROUND: Duration = Duration::from_secs(60 * 60);
 
 /// The files of the serving side, each as last found good.
 pub struct Files {
@@ -100,6 +104,7 @@ impl Files {
             tokio::select! {
                 () = self.follower.changed() => {}
                 () = announced => {}
+                () = tokio::time::sleep(ROUND), if !self.settings.unwritten.is_empty() => {}
                 () = drain.reached(Phase::Ending) => return,
             }
             self.look(&publishers, &on_failure);

@@ -14,6 +14,7 @@ use rustls::pki_types::UnixTime;
 
 use super::bundle::Bundle;
 use super::key_pair::{KeyPair, PairFiles};
+use super::self_made::{is_worn, unwritten};
 use crate::process::{Problem, Problems};
 
 pub use follow::{Files, ServingPublishers, ServingReaders};
@@ -26,6 +27,8 @@ pub struct ServingSettings {
     pub pair: Option<PairFiles>,
     /// `--tls-sni-cert-key`.
     pub named: Vec<NamedPair>,
+    /// Names of a certificate that we make without writing it anywhere, if it is to serve instead of a pair.
+    pub unwritten: Vec<String>,
     /// `--client-ca-file`.
     pub client_ca: Option<PathBuf>,
     /// `--requestheader-client-ca-file`.
@@ -115,6 +118,7 @@ struct Loaded {
 #[derive(Clone, Default)]
 struct Parts {
     pairs: BTreeMap<PairFiles, Arc<KeyPair>>,
+    unwritten: Option<Arc<KeyPair>>,
     client: Option<Bundle>,
     request_header: Option<Bundle>,
     /// Where `request_header` is a cluster's, and not a file's.
@@ -124,7 +128,8 @@ struct Parts {
 impl Loaded {
     fn of(settings: &ServingSettings, parts: &Parts, generation: u64) -> Result<Loaded, Problems> {
         let protocol = protocol::Protocol::of(settings)?;
-        let Some(default) = settings.pairs().next().and_then(|files| parts.pairs.get(files)) else {
+        let first = settings.pairs().next().and_then(|files| parts.pairs.get(files));
+        let Some(default) = first.or(parts.unwritten.as_ref()) else {
             return Err(Problem::new("--tls-cert-file", "a serving certificate is needed").into());
         };
         let named = settings.named.iter().filter_map(|it| Some((it, parts.pairs.get(&it.files)?)));
@@ -169,6 +174,13 @@ impl Parts {
             if let Some(pair) = pair.or_else(|| old.pairs.get(files).cloned()) {
                 warn_of_odd_serving_certificate(&pair, now);
                 parts.pairs.insert(files.clone(), pair);
+            }
+        }
+        if !settings.unwritten.is_empty() {
+            parts.unwritten = old.unwritten.clone();
+            if parts.unwritten.as_ref().is_none_or(|pair| is_worn(pair.facts(), now)) {
+                let made = problems.keep(unwritten(&settings.unwritten)).map(Arc::new);
+                parts.unwritten = made.or(parts.unwritten.take());
             }
         }
         let mut bundle = |file: &Option<PathBuf>, flag: &str, old: &Option<Bundle>| {
@@ -226,6 +238,9 @@ impl Parts {
             let flag = if position == 0 && settings.pair.is_some() { "--tls-cert-file" } else { "--tls-sni-cert-key" };
             list.extend(self.pairs.get(files).map(|pair| InUse::of_pair(files, flag, pair)));
         }
+        if let Some(pair) = &self.unwritten {
+            list.push(InUse::of_pair(&PairFiles::new("self-made", "self-made"), "--tls-cert-file", pair));
+        }
         let bundles = [
             (&settings.client_ca, "--client-ca-file", &self.client),
             (&settings.request_header_ca, "--requestheader-client-ca-file", &self.request_header),
@@ -242,7 +257,7 @@ impl Parts {
 
     /// Whether anything differs that a handshake or a judgement would see.
     fn same(&self, other: &Parts) -> bool {
-        self.pairs == other.pairs && self.same_trust(other)
+        self.pairs == other.pairs && self.unwritten == other.unwritten && self.same_trust(other)
     }
 
     fn same_trust(&self, other: &Parts) -> bool {
@@ -298,5 +313,30 @@ fn warn_of_odd_serving_certificate(pair: &KeyPair, now: UnixTime) {
             subject = facts.subject,
             "clients will refuse the serving certificate: it is not for server authentication"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_in_no_file_is_made_once_and_anew_before_it_ends() {
+        let names = ["pod-1".to_owned(), "127.0.0.1".to_owned()];
+        let settings = ServingSettings { unwritten: names.to_vec(), ..ServingSettings::default() };
+        let read = |old: &Parts, days: u64| {
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs() + days * 24 * 60 * 60));
+            let (parts, problems) = Parts::read(&settings, &Announced::default(), old, now);
+            assert!(problems.0.is_empty(), "{problems}");
+            parts
+        };
+        let first = read(&Parts::default(), 0);
+        assert_eq!(first.unwritten.as_ref().unwrap().facts().names, names);
+        assert!(read(&first, 200).same(&first));
+        assert!(!read(&first, 300).same(&first));
+        let used = first.in_use(&settings);
+        assert_eq!((used[0].file.to_str(), used[0].purpose), (Some("self-made"), "--tls-cert-file"));
     }
 }
