@@ -55,10 +55,16 @@ pub(super) fn differs(
     Case { who, line, headers, theirs, ours: Some((ours, why)) }
 }
 
+impl Case {
+    pub(super) fn line(&self) -> &'static str {
+        self.line
+    }
+}
+
 /// A running door.
 pub(super) struct Running {
     pub(super) door: Door,
-    _process: Process,
+    pub(super) process: Process,
 }
 
 impl<'w> Scene<'w> {
@@ -186,7 +192,7 @@ impl<'w> Scene<'w> {
         let door = Door::new(port, &authorities.serving.file);
         // Before it is known who asks, both answer 401.
         process.wait_until(|| door.get(None, "/").map(drop));
-        Running { door, _process: process }
+        Running { door, process }
     }
 
     /// The program, under the name that both have.
@@ -237,7 +243,7 @@ impl<'w> Scene<'w> {
     }
 
     /// Rights travel to kube-apiserver's authorizer, and each door may remember for half a minute that there was none.
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         let review = |user: &str, attributes: &Value| {
             let document = json!({
                 "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
