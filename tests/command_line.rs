@@ -96,3 +96,77 @@ fn an_egress_selector_configuration_is_taken_and_refused_as_by_kube_apiserver() 
         assert!(errors.contains(&format!("{folder}/{name}: {phase}: {message}")), "{name}: {errors}");
     }
 }
+
+/// Authorization files of kube-rbac-proxy, each wrong in one field, and what is said of it.
+#[test]
+fn an_authorization_file_of_kube_rbac_proxy_is_told_what_is_wrong_with_it() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rbac_proxy_config");
+    let expected = std::fs::read_to_string(format!("{folder}/expected.json")).unwrap();
+    let expected: std::collections::BTreeMap<String, Vec<String>> = serde_json::from_str(&expected).unwrap();
+    let files = std::fs::read_dir(folder).unwrap().flatten().filter(|file| file.path().extension().is_some());
+    // Beside them this list and its description.
+    assert_eq!(files.count(), expected.len() + 2, "each file stands in the list");
+    for (name, expected) in expected {
+        let (told, status) = checked_as_kube_rbac_proxy(&[&format!("--config-file={folder}/{name}")]);
+        let told: Vec<_> = told.iter().map(|line| line.replace(&format!("{folder}/{name}: "), "")).collect();
+        assert_eq!((told, status), (expected.clone(), i32::from(!expected.is_empty())), "{name}");
+    }
+}
+
+/// What is said, line by line, and the exit status, beside flags that are right.
+fn checked_as_kube_rbac_proxy(flags: &[&str]) -> (Vec<String>, i32) {
+    let right = ["--secure-listen-address=127.0.0.1:8443", "--upstream=http://127.0.0.1:8080/"];
+    let kubeconfig = concat!("--kubeconfig=", env!("CARGO_MANIFEST_DIR"), "/tests/rbac_proxy_config/kubeconfig");
+    let line: Vec<&str> = ["check", "kube-rbac-proxy", kubeconfig].iter().chain(&right).chain(flags).copied().collect();
+    let output = narthex(&line, &[]);
+    let told = text(&output.stderr);
+    // One problem stands behind the name of the role, several below their number.
+    let told = told.lines().filter(|line| !line.ends_with(" problems"));
+    let told = told.map(|line| line.trim_start_matches("narthex kube-rbac-proxy: ").trim_start().to_owned());
+    (told.collect(), output.status.code().unwrap())
+}
+
+#[test]
+fn flags_of_kube_rbac_proxy_are_checked_as_they_are() {
+    assert_eq!(checked_as_kube_rbac_proxy(&["--oidc-issuer=https://a", "--oidc-clientID=b"]), (vec![], 0));
+    let (told, status) = checked_as_kube_rbac_proxy(&[
+        "--oidc-issuer=http://a",
+        "--oidc-sign-alg=HS256",
+        "--token-auth-file=/nowhere/tokens.csv",
+        "--proxy-endpoints-port=8443",
+        "--insecure-listen-address=:8080",
+        "--allow-paths=[",
+        "--ignore-paths=/x",
+        "--auth-header-user-field-name=a b",
+        "--auth-token-audiences=a",
+        "--http2-max-size=many",
+        "--upstream-client-cert-file=/nowhere/a.crt",
+        "--config-file=/nowhere/config.yaml",
+        "--authorization-config=/nowhere/authorization.yaml",
+        "--client-ca-file=/nowhere/ca.crt",
+    ]);
+    let expected = [
+        "--token-auth-file: cannot be given together with --oidc-issuer, which alone says who asks",
+        "--config-file: cannot be given together with --authorization-config",
+        "--proxy-endpoints-port: must not be that of --secure-listen-address",
+        "--insecure-listen-address: tokens would be sent in the clear",
+        "--allow-paths: \"[\" is no pattern of paths",
+        "--ignore-paths: cannot be given together with --allow-paths",
+        "--auth-header-user-field-name: \"a b\": no name of a header",
+        "--http2-max-size: \"many\": use a whole number",
+        "--upstream-client-cert-file: /nowhere/a.crt needs its key",
+        "--oidc-issuer: URL scheme must be https",
+        "--oidc-clientID: needed with --oidc-issuer",
+        "--oidc-sign-alg: \"HS256\" is no signature by a key pair",
+        "warning: --auth-token-audiences: not used with --oidc-issuer",
+        "warning: --client-ca-file: not used with --oidc-issuer",
+        "/nowhere/authorization.yaml",
+    ];
+    for words in expected {
+        assert!(told.iter().any(|line| line.contains(words)), "{words} is missing:\n{}", told.join("\n"));
+    }
+    assert_eq!(status, 2);
+    // Without a place to serve at nothing is served, as there.
+    let output = narthex(&["check", "kube-rbac-proxy", "--upstream=http://127.0.0.1:1", "--kubeconfig=/nowhere"], &[]);
+    assert!(text(&output.stderr).contains("--secure-listen-address: needed"), "{}", text(&output.stderr));
+}

@@ -23,6 +23,13 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
                 Err(status) => status,
             }
         }
+        cli::Check::KubeRbacProxy(arguments) => {
+            let (config, mistakes) = arguments.read(Name::KubeRbacProxy, &environment);
+            match gateway::prepare(&config, mistakes, "kube-rbac-proxy") {
+                Ok(_) => print(b"kube-rbac-proxy: no mistakes found\n"),
+                Err(status) => status,
+            }
+        }
         cli::Check::Proxy(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
             match proxy::prepare(&config, mistakes) {

@@ -116,6 +116,9 @@ pub enum Check {
     /// Check the sidecar's flags, configuration file, certificates, and kubeconfigs
     #[command(after_help = ENVIRONMENT)]
     Sidecar(Arguments<Sidecar>),
+    /// Check the same for a sidecar that goes by the name of kube-rbac-proxy
+    #[command(after_help = ENVIRONMENT)]
+    KubeRbacProxy(Arguments<Sidecar>),
     /// Check the flags of the local door and the kubeconfig
     #[command(after_help = ENVIRONMENT)]
     Proxy(Arguments<Proxy>),

@@ -1,6 +1,6 @@
 //! The value of a request that a question is made with, and where it is put.
 
-use http::header::{CONNECTION, HOST};
+use http::header::{AUTHORIZATION, CONNECTION, HOST};
 use http::{HeaderMap, HeaderName};
 
 use super::Malformed;
@@ -103,9 +103,13 @@ fn is_seen_by_all(header: &HeaderName, headers: &HeaderMap) -> Result<(), Malfor
     Ok(())
 }
 
-/// Whether a question can be made with a header: not with the one that the request's target takes the place of.
+/// Whether a question can be made with a header: not with the one that the request's target takes the place of, nor
+/// with those that say who asks, which end here.
 pub(super) fn may_be_source(header: &HeaderName) -> bool {
-    *header != HOST && *header != CONNECTION
+    let name = header.as_str();
+    ![HOST, CONNECTION, AUTHORIZATION].contains(header)
+        && !name.starts_with("x-remote-")
+        && !name.starts_with("impersonate-")
 }
 
 #[cfg(test)]

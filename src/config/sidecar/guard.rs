@@ -84,6 +84,10 @@ pub(super) fn guard(reading: &mut Reading<'_>, as_rbac_proxy: bool) -> Guard {
 
 fn asks(reading: &mut Reading<'_>) -> Asks {
     const ATTRIBUTES: &str = "authorization-attributes";
+    // Its static rules would be a mode, and there are none beside a chain of authorizers.
+    if reading.given("config-file") && reading.given("authorization-config") {
+        reading.problem("config-file", "cannot be given together with --authorization-config");
+    }
     let (attributes, file) = (reading.choice(ATTRIBUTES), reading.path("config-file"));
     if attributes == "kube-rbac-proxy" {
         return Asks::RbacProxy(file);
