@@ -123,7 +123,7 @@ fn checked_as_kube_rbac_proxy(flags: &[&str]) -> (Vec<String>, i32) {
     // One problem stands behind the name of the role, several below their number.
     let told = told.lines().filter(|line| !line.ends_with(" problems"));
     let told = told.map(|line| line.trim_start_matches("narthex kube-rbac-proxy: ").trim_start().to_owned());
-    (told.collect(), output.status.code().unwrap())
+    (told.collect(), output.status.code().expect("an exit status"))
 }
 
 #[test]

@@ -287,7 +287,7 @@ impl Knowing {
                 changed = changes.changed() => if changed.is_err() { return },
                 _ = round.tick() => {
                     rounds += 1;
-                    if rounds % ALL_AGAIN == 0 {
+                    if rounds.is_multiple_of(ALL_AGAIN) {
                         seen.circuits.clear();
                     }
                     // Of these nobody tells.
