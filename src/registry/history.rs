@@ -268,7 +268,7 @@ impl History {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_it_is_as_if_it_were_made_anew(events in events()) {
