@@ -158,7 +158,7 @@ async fn relay(
         return Err((Refusal::new(Blame::Gateway, status), record));
     }
 
-    let (mut warning, mut anonymous) = (None, false);
+    let (mut warning, mut anonymous, mut query_is_judged) = (None, false, true);
     let permit = 'let_in: {
         // Some paths of a sidecar are not there, or open to everybody.
         match shared.guard.paths.way(&path) {
@@ -168,6 +168,7 @@ async fn relay(
                 let identity = shared.authenticator.identity_headers();
                 hop_by_hop::remove_where(request.headers_mut(), |name| identity.is_identity(name));
                 audit(&mut record, None, request.headers(), false);
+                query_is_judged = false;
                 break 'let_in Permit::open(open, &shared.guard.nobody, info);
             }
         }
@@ -209,6 +210,7 @@ async fn relay(
         let authorized = match &shared.guard.rules {
             Some(rules) => {
                 let rules = rules.get();
+                query_is_judged = rules.read_queries();
                 let questions = attempt!(rules.questions(&method, &path, &query, request.headers()));
                 let authorizing = Box::pin(shared.authorizer.authorize_all(&actor, info, &questions));
                 match due {
@@ -296,9 +298,7 @@ async fn relay(
 
     // Of an upstream nothing is known: what it answers is its own affair.
     let openapi = !shared.sidecar && local::is_openapi(path.decoded());
-    let unjudged =
-        query.wire() != query.raw() && shared.guard.rules.as_ref().is_some_and(|rules| !rules.load().read_queries());
-    let sent_query = if unjudged { query.raw() } else { query.wire() };
+    let sent_query = if query_is_judged { query.wire() } else { query.raw() };
     let path_and_query = attempt!(sent_path(&path, sent_query, &uri, openapi));
     let identity_headers = shared.authenticator.identity_headers();
     let outbound = Outbound {
