@@ -181,7 +181,9 @@ fn judge(raw: &str, server: Server) -> Result<String, Problem> {
     }
     // Judged on the decoded text, so that neither `//apis/…` nor `/apis%2F…` is taken for another path.
     match problem_of_resources {
-        Some(problem) if server != Server::Any && matches!(segments(&decoded).next(), Some("api" | "apis")) => Err(problem),
+        Some(problem) if server != Server::Any && matches!(segments(&decoded).next(), Some("api" | "apis")) => {
+            Err(problem)
+        }
         _ => Ok(decoded),
     }
 }

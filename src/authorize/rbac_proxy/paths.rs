@@ -131,16 +131,16 @@ mod tests {
             ("/metrics/", Way::Asked),
             ("/public%2Flogo.png", Way::Asked),
             ("/public//x", Way::Asked),
-            ("/public/..;/x", Way::Asked),
-            ("/public/..%3B/x", Way::Asked),
-            ("/public/..%5Csecret", Way::Asked),
-            ("/public/%252e%252e", Way::Asked),
             ("/a;b", Way::Asked),
+            ("/public/a;/x", Way::Asked),
+            ("/public/a%5Csecret", Way::Asked),
+            ("/public/%2541", Way::Asked),
         ] {
             assert_eq!(way(&paths, path), expected, "{path}");
         }
-        assert!(CanonicalPath::parse("/public/../x").is_err());
-        assert!(CanonicalPath::parse("/public/%2e%2e/x").is_err());
+        for dots in ["..", "%2e%2e", "..;", "..%3B", "..%5Csecret", "%252e%252e"] {
+            assert!(CanonicalPath::parse_anywhere(&format!("/public/{dots}/x")).is_err(), "{dots}");
+        }
     }
 
     #[test]
