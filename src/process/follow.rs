@@ -43,7 +43,7 @@ pub struct Follower {
     /// What the notices are about.
     named: Arc<Mutex<Named>>,
     /// A notice was taken and not yet looked into (the look may have been cancelled).
-    noticed: bool,
+    noticed: Option<Instant>,
     seen: Fingerprint,
     /// The paths whose content changed since somebody took them; nothing if all may have.
     changed: Option<BTreeSet<PathBuf>>,
@@ -112,7 +112,7 @@ impl Follower {
             leads: BTreeSet::new(),
             notices,
             named,
-            noticed: false,
+            noticed: None,
             seen: BTreeMap::new(),
             changed: Some(BTreeSet::new()),
         };
@@ -125,13 +125,13 @@ impl Follower {
     /// and called again without losing a change.
     pub async fn changed(&mut self) {
         loop {
-            if !self.noticed {
-                self.noticed = self.notice().await;
+            if self.noticed.is_none() {
+                self.noticed = self.notice().await.then(Instant::now);
             }
-            if self.noticed {
-                self.wait_for_quiet().await;
+            if let Some(since) = self.noticed {
+                self.wait_for_quiet(since).await;
                 if let Some(paths) = self.those_named() {
-                    self.noticed = false;
+                    self.noticed = None;
                     if self.look_at(paths) {
                         return;
                     }
@@ -141,8 +141,8 @@ impl Follower {
             self.watch_again();
             // A file can be written twice within one tick of the file system's clock: after a notice
             // everything is read, a mere poll trusts an unchanged inode.
-            let known = if self.noticed { BTreeMap::new() } else { self.seen.clone() };
-            self.noticed = false;
+            let known = if self.noticed.is_some() { BTreeMap::new() } else { self.seen.clone() };
+            self.noticed = None;
             let now = self.roots.fingerprint(&known);
             let same = now.len() == self.seen.len()
                 && now.iter().zip(&self.seen).all(|(a, b)| a.0 == b.0 && a.1.content == b.1.content);
@@ -230,8 +230,10 @@ impl Follower {
         }
     }
 
-    async fn wait_for_quiet(&mut self) {
-        let at_last = Instant::now() + PATIENCE;
+    /// `since` the first notice: whoever drops this and begins again does not wait for longer, where a folder is never
+    /// quiet.
+    async fn wait_for_quiet(&mut self, since: Instant) {
+        let at_last = since + PATIENCE;
         while Instant::now() < at_last {
             let quiet = Instant::now() + QUIET;
             if !matches!(timeout_at(quiet.min(at_last), self.notices.recv()).await, Ok(Some(()))) {

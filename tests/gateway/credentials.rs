@@ -30,6 +30,7 @@ impl Scene {
             async move { if known { answer(200, "{}") } else { answer(401, "{\"kind\":\"Status\"}") } }
         })
         .await;
+        std::fs::create_dir(world.path("logs")).unwrap();
         Scene { world, server }
     }
 
@@ -96,13 +97,13 @@ impl Scene {
     }
 
     fn door(&self) -> Door {
-        let log = std::fs::File::create(self.world.path("log")).unwrap();
+        let log = std::fs::File::create(self.world.path("logs/log")).unwrap();
         Door::of(&[&format!("--kubeconfig={}", self.place()), "--port=0", "--log-level=debug"], &[], Stdio::from(log))
     }
 
     /// What the door has logged, with what its programs have said on standard error.
     fn log(&self) -> String {
-        std::fs::read_to_string(self.world.path("log")).unwrap()
+        std::fs::read_to_string(self.world.path("logs/log")).unwrap()
     }
 }
 
