@@ -30,7 +30,6 @@ impl Scene {
             async move { if known { answer(200, "{}") } else { answer(401, "{\"kind\":\"Status\"}") } }
         })
         .await;
-        std::fs::create_dir(world.path("logs")).unwrap();
         Scene { world, server }
     }
 
@@ -97,6 +96,8 @@ impl Scene {
     }
 
     fn door(&self) -> Door {
+        // Not beside the kubeconfig: what stands in a folder of its own disturbs nobody who follows that one.
+        std::fs::create_dir_all(self.world.path("logs")).unwrap();
         let log = std::fs::File::create(self.world.path("logs/log")).unwrap();
         Door::of(&[&format!("--kubeconfig={}", self.place()), "--port=0", "--log-level=debug"], &[], Stdio::from(log))
     }
