@@ -3,54 +3,23 @@
 use std::convert::Infallible;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::world;
+use crate::{server, world};
 
 /// `backend DIRECTORY PORT h1|h2|plain`
 pub(crate) fn main(arguments: &[String]) {
     let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2|plain") };
-    let plain = protocol == "plain";
     let protocols: &[&[u8]] = if protocol == "h1" { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
-    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::backend_config(Path::new(directory), protocols)));
+    let tls = (protocol != "plain").then(|| world::backend_config(Path::new(directory), protocols));
     let small = Bytes::from(vec![b'x'; 1 << 10]);
     let big = Bytes::from(vec![b'y'; 64 << 10]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await.expect("the port is free");
-        loop {
-            let Ok((socket, _)) = listener.accept().await else { continue };
-            let _ = socket.set_nodelay(true);
-            let (tls, small, big) = (tls.clone(), small.clone(), big.clone());
-            tokio::spawn(async move {
-                let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                    let answer = answer(&request, &small, &big);
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                if plain {
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
-                    return;
-                }
-                let Ok(stream) = tls.accept(socket).await else { return };
-                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                if h2 {
-                    let mut builder = http2::Builder::new(TokioExecutor::new());
-                    builder.max_concurrent_streams(1000);
-                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-                } else {
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-                }
-            });
-        }
-    });
+    server::serve(port, tls, move |request| std::future::ready(answer(&request, &small, &big)));
 }
 
 /// So that what is asked for is known to be a resource, as behind a real API server.

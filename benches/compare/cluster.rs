@@ -11,13 +11,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 
 use crate::load;
 use crate::world::{self, Contender, World};
-use crate::{Options, SCENARIOS, median, show};
+use crate::{Options, SCENARIOS, median, server, show};
 
 /// Prints a row for each scenario.
 pub(crate) fn compare(world: &World, options: &Options) {
@@ -35,10 +33,8 @@ pub(crate) fn compare(world: &World, options: &Options) {
             for (contender, figures) in contenders.iter().zip(&mut figures) {
                 let proxy = world.start(*contender, scenario.backend_http1);
                 proxy.first_answer(world);
-                load::run(&scenario.load, world, &proxy, scenario.path, 1);
-                let before = proxy.cpu_milliseconds();
-                let answers = load::run(&scenario.load, world, &proxy, scenario.path, options.seconds);
-                figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+                let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
+                figures.push(proxy.cost(options.seconds, load));
             }
         }
         let medians = figures.each_ref().map(|figures| median(figures));
@@ -56,7 +52,6 @@ pub(crate) fn compare(world: &World, options: &Options) {
 pub(crate) fn main(arguments: &[String]) {
     let [directory, port] = arguments else { panic!("cluster DIRECTORY PORT") };
     let directory = Path::new(directory);
-    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(world::reviewer_config(directory)));
     let mut objects = Vec::new();
     for file in std::fs::read_dir(directory.join("registry")).expect("a registry") {
         let path = file.expect("a file").path();
@@ -66,29 +61,8 @@ pub(crate) fn main(arguments: &[String]) {
         objects.extend(documents.into_iter().map(|document| document.value));
     }
     let objects: Arc<[Value]> = objects.into();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await.expect("the port is free");
-        loop {
-            let Ok((socket, _)) = listener.accept().await else { continue };
-            let _ = socket.set_nodelay(true);
-            let (tls, objects) = (tls.clone(), objects.clone());
-            tokio::spawn(async move {
-                let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                    let answer = answer(&request, &objects);
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                let Ok(stream) = tls.accept(socket).await else { return };
-                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                if h2 {
-                    let builder = http2::Builder::new(TokioExecutor::new());
-                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
-                } else {
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-                }
-            });
-        }
-    });
+    let tls = Some(world::reviewer_config(directory));
+    server::serve(port, tls, move |request| std::future::ready(answer(&request, &objects)));
 }
 
 fn answer(request: &Request<Incoming>, objects: &[Value]) -> Response<Answer> {

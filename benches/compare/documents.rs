@@ -62,10 +62,8 @@ pub(crate) fn measure(world: &World, options: &Options) {
             if round == 0 {
                 shown.push(fetch(world, &proxy, question.path, &headers));
             }
-            load::run_at(&load, world, &proxy, question.path, &headers, 1);
-            let before = proxy.cpu_milliseconds();
-            let answers = load::run_at(&load, world, &proxy, question.path, &headers, options.seconds);
-            figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+            let asked = |seconds| load::run_at(&load, world, &proxy, question.path, &headers, seconds);
+            figures.push(proxy.cost(options.seconds, asked));
         }
     }
     let relayed = median(&figures[0]);

@@ -31,6 +31,7 @@ mod failover;
 mod load;
 mod reviewer;
 mod reviews;
+mod server;
 mod sidecar;
 mod strangers;
 mod watch;
@@ -138,10 +139,8 @@ fn requests(world: &World, options: &Options) {
         for _ in 0..options.rounds {
             for (contender, figures) in contenders.iter().zip(&mut figures) {
                 let proxy = world.start(*contender, scenario.backend_http1);
-                load::run(&scenario.load, world, &proxy, scenario.path, 1);
-                let before = proxy.cpu_milliseconds();
-                let answers = load::run(&scenario.load, world, &proxy, scenario.path, options.seconds);
-                figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+                let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
+                figures.push(proxy.cost(options.seconds, load));
             }
         }
         let medians = figures.each_ref().map(|figures| median(figures));

@@ -50,10 +50,8 @@ fn remembered(world: &World, options: &Options, reviewed: &[Contender]) {
         for _ in 0..options.rounds {
             for (contender, figures) in [Contender::Narthex].iter().chain(reviewed).zip(&mut figures) {
                 let proxy = world.start(*contender, scenario.backend_http1);
-                load::run(&scenario.load, world, &proxy, scenario.path, 1);
-                let before = proxy.cpu_milliseconds();
-                let answers = load::run(&scenario.load, world, &proxy, scenario.path, options.seconds);
-                figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+                let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
+                figures.push(proxy.cost(options.seconds, load));
             }
         }
         print_row(scenario.name, &figures);

@@ -70,10 +70,7 @@ fn requests(world: &World, options: &Options, guards: &[Guard]) {
                     true => asker::with_certificates(world, &proxy, scenario.http1, seconds),
                     false => load::run(&load, world, &proxy, "small", seconds),
                 };
-                run(1);
-                let before = proxy.cpu_milliseconds();
-                let answers = run(options.seconds);
-                figures.push((proxy.cpu_milliseconds() - before) / (answers as f64 / 1000.0));
+                figures.push(proxy.cost(options.seconds, run));
             }
         }
         let [ours, relays, haproxy, peer] = &figures;

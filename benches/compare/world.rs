@@ -466,6 +466,15 @@ impl Proxy {
         ticks as f64 * 10.0
     }
 
+    /// CPU ms for 1,000 answers while `load`, which gets its seconds and gives how many came, runs for `seconds`; it runs
+    /// for one before.
+    pub(crate) fn cost(&self, seconds: u32, load: impl Fn(u32) -> u64) -> f64 {
+        load(1);
+        let before = self.cpu_milliseconds();
+        let answers = load(seconds);
+        (self.cpu_milliseconds() - before) / (answers as f64 / 1000.0)
+    }
+
     pub(crate) fn resident_kilobytes(&self) -> i64 {
         let text = fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).expect("the proxy runs");
         let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
