@@ -1,16 +1,13 @@
 //! What carries a connection's bytes: a socket of ours, TLS to a proxy over one, or a tunnel.
 
-use std::io::{self, IoSlice};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
 use super::konnectivity::Tunnel;
+use super::streams::streams;
 
 /// A way that is open, as far as it goes. It is `Send`, because an upgrade wants that of what it holds.
 pub(super) enum Carrier {
@@ -37,51 +34,4 @@ impl Carrier {
     }
 }
 
-/// The same call on whatever it is.
-macro_rules! on {
-    ($self:ident, $it:ident => $call:expr) => {
-        match $self.get_mut() {
-            Carrier::Tcp($it) => $call,
-            Carrier::Unix($it) => $call,
-            Carrier::Tls($it) => $call,
-            Carrier::Tunnel($it) => $call,
-        }
-    };
-}
-
-impl AsyncRead for Carrier {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        on!(self, it => Pin::new(it).poll_read(cx, out))
-    }
-}
-
-impl AsyncWrite for Carrier {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        on!(self, it => Pin::new(it).poll_write(cx, bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        on!(self, it => Pin::new(it).poll_write_vectored(cx, slices))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Carrier::Tcp(it) => it.is_write_vectored(),
-            Carrier::Unix(it) => it.is_write_vectored(),
-            Carrier::Tls(it) => it.is_write_vectored(),
-            Carrier::Tunnel(it) => it.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on!(self, it => Pin::new(it).poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on!(self, it => Pin::new(it).poll_shutdown(cx))
-    }
-}
+streams!(Carrier: Tcp, Unix, Tls, Tunnel);

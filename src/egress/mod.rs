@@ -32,6 +32,7 @@ mod resolve;
 mod settings;
 mod silence;
 pub mod socks5;
+mod streams;
 mod through;
 mod trust;
 mod unix;

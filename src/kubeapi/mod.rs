@@ -31,7 +31,7 @@ pub use label_selector::{
 pub use path::CanonicalPath;
 pub use query::Query;
 pub use quote::Quoted;
-pub use request_info::RequestInfo;
+pub use request_info::{RequestInfo, verb_of};
 pub use status::{Cause, Details, Status};
 pub use user::User;
 pub use version::{GroupVersion, compare_kube_aware};

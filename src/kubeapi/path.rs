@@ -29,11 +29,7 @@ impl<'p> CanonicalPath<'p> {
     /// segment. One trailing slash is fine. What stands behind a `proxy` subresource is not looked at
     /// beyond its escapes and raw control characters: it is some other server's path.
     pub fn parse(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
-        let raw = if raw.is_empty() { "/" } else { raw };
-        if is_ordinary(raw) {
-            return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
-        }
-        CanonicalPath::judged(raw, Server::Kubernetes)
+        CanonicalPath::read_by(raw, Server::Kubernetes)
     }
 
     /// The same for a server that need not be an API server: nothing of its path is some other server's.
@@ -55,10 +51,6 @@ impl<'p> CanonicalPath<'p> {
         if is_ordinary(raw) {
             return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
         }
-        CanonicalPath::judged(raw, server)
-    }
-
-    fn judged(raw: &'p str, server: Server) -> Result<CanonicalPath<'p>, Status> {
         let decoded = judge(raw, server).map_err(|problem| Status::bad_request(problem.say(raw)))?;
         Ok(CanonicalPath { raw, wire: wire_form(raw, &decoded), decoded: Cow::Owned(decoded) })
     }

@@ -164,7 +164,8 @@ fn only_name<'r>(query: &'r Query<'_>) -> Option<Cow<'r, str>> {
     (readable && is_segment).then_some(Cow::Owned(name))
 }
 
-fn verb_of(method: &Method) -> &'static str {
+/// The verb of a method alone; empty for one that has none.
+pub fn verb_of(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
         Method::GET | Method::HEAD => "get",

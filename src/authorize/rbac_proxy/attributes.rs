@@ -4,7 +4,7 @@ use http::{HeaderMap, Method};
 
 use super::value::{Sources, Template};
 use super::{Asked, Malformed, Questions};
-use crate::kubeapi::{Query, RequestInfo};
+use crate::kubeapi::{self, Query, RequestInfo};
 
 /// How a question is made.
 #[derive(Debug, Default)]
@@ -89,15 +89,11 @@ impl Templates {
     }
 }
 
-/// The verb of a method. There is neither `list` nor `watch`, and `*` for every method without one.
+/// The verb of a method. There is neither `list` nor `watch`, and `*` for every method without one. Whoever may have all
+/// of it may have its head.
 pub(super) fn verb_of(method: &Method) -> &'static str {
-    match *method {
-        Method::POST => "create",
-        // Whoever may have all of it may have its head.
-        Method::GET | Method::HEAD => "get",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::DELETE => "delete",
-        _ => "*",
+    match kubeapi::verb_of(method) {
+        "" => "*",
+        verb => verb,
     }
 }

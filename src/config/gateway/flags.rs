@@ -438,14 +438,16 @@ pub static BEHIND: Group = Group {
             "Errors as metav1.Status; text: those of backends as the plain texts of kube-aggregator; kube-rbac-proxy: all \
              as texts, that program's where it has them",
         ),
-        Flag::new(
-            "resolver",
-            Kind::Choice(&["system", "hickory"]),
-            "system",
-            "Who looks names up: the system, or hickory-resolver within this process",
-        ),
+        RESOLVER,
     ],
 };
+
+pub(in crate::config) const RESOLVER: Flag = Flag::new(
+    "resolver",
+    Kind::Choice(&["system", "hickory"]),
+    "system",
+    "Who looks names up: the system, or hickory-resolver within this process",
+);
 
 /// Beside other gateways with the same registry.
 pub static IN_A_CLUSTER: Group = Group {

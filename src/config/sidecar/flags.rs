@@ -53,12 +53,7 @@ static UPSTREAM: Group = Group {
             "Longest time for a request to the upstream of that path, or to all, instead of --request-timeout; 0s for no limit. Watches, upgrades and gRPC have none",
         ),
         Flag::new("forward-uid", Kind::Switch, "true", "Tell upstreams the user's UID, in X-Remote-Uid"),
-        Flag::new(
-            "resolver",
-            Kind::Choice(&["system", "hickory"]),
-            "system",
-            "Who looks names up: the system, or hickory-resolver within this process",
-        ),
+        flags::RESOLVER,
     ],
 };
 

@@ -115,14 +115,10 @@ fn sidecar_config(data: &Path, socket: &Path, store: &Store) -> Result<GatewayCo
         "--authorization-mode=AlwaysAllow".to_owned(),
         "--admin-address=".to_owned(),
     ];
-    let wrong = |message: String| Problems::from(Problem::new("quickstart", message));
-    let command = cli::parse(line).map_err(|error| wrong(error.to_string()))?;
-    let Command::Sidecar(arguments) = command else { return Err(wrong("the sidecar's flags were not read".into())) };
-    let (config, mistakes) = arguments.read(sidecar::Name::Narthex, &|_| None);
-    if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems) }
+    read(&line)
 }
 
-/// The gateway's configuration as its own command line would give it, so that every default is its default.
+/// The gateway's, in front of the registry directory.
 fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Result<GatewayConfig, Problems> {
     let admin = config.admin_address.map(|address| address.to_string()).unwrap_or_default();
     let line = [
@@ -133,10 +129,17 @@ fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Re
         format!("--secure-port={}", config.secure_port),
         format!("--admin-address={admin}"),
     ];
+    read(&line)
+}
+
+/// What a command line of the gateway or the sidecar says, so that every default is its default.
+fn read(line: &[String]) -> Result<GatewayConfig, Problems> {
     let wrong = |message: String| Problems::from(Problem::new("quickstart", message));
-    let command = cli::parse(line).map_err(|error| wrong(error.to_string()))?;
-    let Command::Gateway(arguments) = command else { return Err(wrong("the gateway's flags were not read".into())) };
-    let (config, mistakes) = arguments.read(&|_| None);
+    let (config, mistakes) = match cli::parse(line).map_err(|error| wrong(error.to_string()))? {
+        Command::Gateway(arguments) => arguments.read(&|_| None),
+        Command::Sidecar(arguments) => arguments.read(sidecar::Name::Narthex, &|_| None),
+        _ => return Err(wrong("neither the gateway's flags nor the sidecar's".into())),
+    };
     if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems) }
 }
 
