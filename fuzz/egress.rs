@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use narthex::egress::connect::{Answer, HeadError};
+use narthex::egress::http1::{Chunks, Framing, Head, Step};
 use narthex::egress::konnectivity::{Frames, Packet};
 use narthex::egress::{Credentials, Destination, DialPhase, Host, ProxyFault, socks5};
 
@@ -161,5 +162,57 @@ fn answers_of_socks5() {
                 assert!(matches!(error.phase, DialPhase::Proxy(fault) if fault != ProxyFault::Unspeakable));
             }
         }
+    });
+}
+
+#[test]
+fn answers_over_http1() {
+    const WORDS: &[&str] = &[
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.0 200\r\n",
+        "HTTP/1.1 101 S\r\n",
+        "Content-Length: 5\r\n",
+        "Content-Length: 18446744073709551616\r\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Connection: close, keep-alive\r\n",
+        "\r\n",
+        "\n",
+        "hello",
+        "5\r\nhello\r\n",
+        "ffffffffffffffff\r\n",
+        "0;x=y\r\n",
+        "X: 1\r\n",
+        " folded\r\n",
+        "a",
+    ];
+    on_bytes(|bytes| {
+        let said = text(bytes, WORDS);
+        for method in [http::Method::GET, http::Method::HEAD] {
+            if let Ok(Some((head, end))) = Head::read(said.as_bytes(), &method) {
+                assert!(end <= said.len() && (said[..end].ends_with("\r\n\r\n") || said[..end].ends_with('\n')));
+                assert!(!head.keeps || !matches!(head.framing, Framing::Close));
+                // Nothing that comes behind a head makes another of it.
+                let more = format!("{said}HTTP/1.1 200 OK\r\n\r\n");
+                let again = Head::read(more.as_bytes(), &method).unwrap().unwrap();
+                assert_eq!((again.1, again.0.parts.headers), (end, head.parts.headers));
+            }
+        }
+        let read = |size: usize| {
+            let (mut chunks, mut body) = (Chunks::default(), Vec::new());
+            for piece in said.as_bytes().chunks(size) {
+                let mut piece = Bytes::copy_from_slice(piece);
+                loop {
+                    match chunks.read(&mut piece) {
+                        Ok(Step::Data(data)) => body.extend_from_slice(&data),
+                        Ok(Step::More) => break,
+                        Ok(Step::End(trailers)) => return (body, Some(Ok(trailers))),
+                        Err(fault) => return (body, Some(Err(fault.to_string()))),
+                    }
+                }
+                assert!(piece.is_empty());
+            }
+            (body, None)
+        };
+        assert_eq!(read(said.len().max(1)), read(1), "however it is cut");
     });
 }

@@ -3,12 +3,9 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use hyper::client::conn::http1::SendRequest;
-
 use super::endpoint::Endpoint;
 use super::http1::Line;
 use super::http2::{Multiplexed, Upload};
-use crate::message::Body;
 
 /// The hold of one request on its endpoint and connection.
 ///
@@ -22,7 +19,7 @@ pub struct Lease {
 enum Held {
     Http1 { endpoint: Rc<Endpoint>, line: Line },
     Http2 { upload: Option<Upload>, _stream: Stream },
-    Private { _sender: SendRequest<Body> },
+    Private { _line: Line },
     Returned,
 }
 
@@ -76,8 +73,8 @@ impl Lease {
     }
 
     /// The hold on a connection that carries this one request only.
-    pub fn private(sender: SendRequest<Body>) -> Lease {
-        Lease { connection: Held::Private { _sender: sender }, pending: None }
+    pub fn private(line: Line) -> Lease {
+        Lease { connection: Held::Private { _line: line }, pending: None }
     }
 
     /// What is answered goes on for long: from now on it is counted apart from what will soon be over.

@@ -17,7 +17,7 @@ mod endpoint;
 mod environment;
 mod following;
 mod health;
-mod http1;
+pub mod http1;
 mod http2;
 pub mod konnectivity;
 mod lease;
@@ -63,3 +63,9 @@ pub use settings::{
 };
 pub use trust::BackendTls;
 pub use way::{Dialect, Kind, Names, Proxy, ProxyTls, Selection, Way, Ways};
+
+/// Whether a request of this method says how long its body is even when it has none: as Go's `net/http`, where RFC
+/// 9110, section 8.6, leaves it open.
+fn has_payload(method: &http::Method) -> bool {
+    matches!(*method, http::Method::POST | http::Method::PUT | http::Method::PATCH)
+}

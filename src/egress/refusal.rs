@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use std::io;
 
 use super::dial::{DialError, DialPhase};
+use super::http1::Fault;
 use crate::tls::Failure;
 
 /// Why the backend provably did nothing with a request that was sent; none when it may have done something.
@@ -34,7 +35,7 @@ pub(super) fn is_farewell(error: &(dyn StdError + 'static)) -> bool {
 }
 
 /// What TLS says about the end of a connection, if it does.
-pub(super) fn of_tls(error: &(dyn StdError + 'static)) -> Option<Failure> {
+fn of_tls(error: &(dyn StdError + 'static)) -> Option<Failure> {
     let io = source::<io::Error>(error)?;
     io.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(Failure::of(io))
@@ -42,7 +43,7 @@ pub(super) fn of_tls(error: &(dyn StdError + 'static)) -> Option<Failure> {
 
 /// Whether an answer came that is not HTTP, or more of a head than we read.
 pub(crate) fn is_nonsense(error: &(dyn StdError + 'static)) -> bool {
-    source::<hyper::Error>(error).is_some_and(hyper::Error::is_parse)
+    matches!(source::<Fault>(error), Some(Fault::Nonsense(_)))
         || source::<h2::Error>(error).is_some_and(|h2| !h2.is_remote() && !h2.is_io() && h2.reason().is_some())
 }
 
@@ -57,8 +58,7 @@ pub(super) fn is_end(error: &(dyn StdError + 'static)) -> bool {
                 | io::ErrorKind::UnexpectedEof
         )
     };
-    source::<hyper::Error>(error).is_some_and(hyper::Error::is_incomplete_message)
-        || source::<io::Error>(error).is_some_and(ended)
+    matches!(source::<Fault>(error), Some(Fault::Ended)) || source::<io::Error>(error).is_some_and(ended)
 }
 
 /// `error` itself or what it comes from, if that is an `E`.

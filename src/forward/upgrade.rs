@@ -18,6 +18,7 @@ use super::signature::Origin;
 use super::streams::Streams;
 use super::tunnel::{Carried, carry};
 use crate::availability::Passage;
+use crate::egress::http1::Line;
 use crate::egress::{self, DialError, DialPhase, Lease, Timing};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::Closer;
@@ -81,7 +82,7 @@ pub(super) async fn upgrade(
     if let Some(passage) = passage {
         passage.sent();
     }
-    let (index, mut sender, timing) = match open(backend).await {
+    let (index, mut line, timing) = match open(backend).await {
         Ok(opened) => opened,
         Err(failure) => {
             backend.failed(&failure);
@@ -94,7 +95,7 @@ pub(super) async fn upgrade(
     // The tunnel may last for hours; the word that it is one comes like any other answer.
     let patience = settings.request_timeout;
     let patience = (!patience.is_zero()).then(|| Instant::now() + patience);
-    let mut response = match within(patience, Box::pin(sender.send_request(outbound))).await {
+    let response = match within(patience, Box::pin(line.ask(outbound))).await {
         Some(Ok(response)) => response,
         Some(Err(error)) => {
             let failure = match egress::unprocessed(&error) {
@@ -117,8 +118,11 @@ pub(super) async fn upgrade(
     }
     if status == StatusCode::SWITCHING_PROTOCOLS {
         let answered = response.headers().get(UPGRADE).cloned();
-        let backend_side = hyper::upgrade::on(&mut response);
         let (parts, _) = response.into_parts();
+        let Some(backend_side) = line.switch() else {
+            let failure = Failure::Broken("the connection is still being read".to_owned());
+            return Err((refuse(&failure, name, info, false), record));
+        };
         let mut headers = parts.headers;
         rewrite::response(&mut headers, settings.owns_origin);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -128,10 +132,10 @@ pub(super) async fn upgrade(
         record.status(status.as_u16());
         let (place, tunnel) = (streams.enter(), connection.tunnel());
         tokio::task::spawn_local(async move {
-            let (Ok(client), Ok(backend)) = (client.await, backend_side.await) else { return };
+            let Ok(client) = client.await else { return };
             let counts = Cell::new(Carried::default());
             let end = tokio::select! {
-                carried = carry(TokioIo::new(client), TokioIo::new(backend), LINGER, &counts) => {
+                carried = carry(TokioIo::new(client), backend_side, LINGER, &counts) => {
                     if carried.is_ok() { End::Complete } else { End::BackendBroke }
                 }
                 () = place.ending() => End::Drained,
@@ -157,13 +161,10 @@ pub(super) async fn upgrade(
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.answers(status.as_u16(), &parts.headers, None);
     let limit = Limit::Process(streams.enter(), None);
-    Ok(Response::from_parts(
-        parts,
-        Body::stream(Relayed::new(from.into(), Lease::private(sender), record, limit, [None, None])),
-    ))
+    Ok(Response::from_parts(parts, Body::stream(Relayed::new(from, Lease::private(line), record, limit, [None, None]))))
 }
 
-type Opened = (usize, hyper::client::conn::http1::SendRequest<Body>, Timing);
+type Opened = (usize, Line, Timing);
 
 /// A connection to the first endpoint that takes one.
 async fn open(backend: &Backend) -> Result<Opened, Failure> {
@@ -171,7 +172,7 @@ async fn open(backend: &Backend) -> Result<Opened, Failure> {
     let mut last = backend.failure();
     while let Some((index, endpoint)) = backend.pick(&failed, &[], Errand { safe: false, lasts: true }) {
         match endpoint.open_private().await {
-            Ok((sender, timing)) => return Ok((index, sender, timing)),
+            Ok((line, timing)) => return Ok((index, line, timing)),
             Err(error) => last = Some(error),
         }
         failed.push(index);

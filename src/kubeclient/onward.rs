@@ -7,6 +7,7 @@ use http_body::Body as _;
 
 use super::Kubeconfig;
 use super::plugin::Granted;
+use crate::egress::http1::Line;
 use crate::egress::{DialError, Endpoint, Lease, SendError, Sent};
 use crate::message::{Body, Received};
 
@@ -88,15 +89,11 @@ impl Onward {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub async fn send_alone(
-        &self,
-        mut request: Box<Request<Body>>,
-    ) -> Result<(Response<hyper::body::Incoming>, Lease), Undelivered> {
-        let (mut sender, _) = self.endpoint.open_private().await.map_err(Undelivered::Unreachable)?;
+    pub async fn send_alone(&self, mut request: Box<Request<Body>>) -> Result<(Response<Received>, Line), Undelivered> {
+        let (mut line, _) = self.endpoint.open_private().await.map_err(Undelivered::Unreachable)?;
         self.endpoint.in_origin_form(&mut request);
-        let sent = sender.send_request(*request).await;
-        let response = sent.map_err(|error| Undelivered::Broken(error.to_string()))?;
-        Ok((response, Lease::private(sender)))
+        let response = line.ask(*request).await.map_err(|error| Undelivered::Broken(error.to_string()))?;
+        Ok((response, line))
     }
 }
 

@@ -19,6 +19,7 @@ pub struct Received(Kind);
 enum Kind {
     Http1(Incoming),
     Http2(Stream),
+    Made(super::Body),
 }
 
 /// The receiving half of an HTTP/2 stream.
@@ -36,6 +37,12 @@ struct Stream {
 impl From<Incoming> for Received {
     fn from(from: Incoming) -> Received {
         Received(Kind::Http1(from))
+    }
+}
+
+impl From<super::Body> for Received {
+    fn from(from: super::Body) -> Received {
+        Received(Kind::Made(from))
     }
 }
 
@@ -94,6 +101,7 @@ impl Body for Received {
         match &mut self.0 {
             Kind::Http1(from) => Pin::new(from).poll_frame(cx).map_err(Into::into),
             Kind::Http2(stream) => stream.poll_frame(cx),
+            Kind::Made(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
@@ -102,6 +110,7 @@ impl Body for Received {
             Kind::Http1(from) => from.is_end_stream(),
             // As of the last piece: asking the stream each time would cost more than the answer is worth.
             Kind::Http2(stream) => stream.ended,
+            Kind::Made(body) => body.is_end_stream(),
         }
     }
 
@@ -109,6 +118,7 @@ impl Body for Received {
         match &self.0 {
             Kind::Http1(from) => from.size_hint(),
             Kind::Http2(stream) => stream.rest.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Kind::Made(body) => body.size_hint(),
         }
     }
 }

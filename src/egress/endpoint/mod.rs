@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use http::header::HOST;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
-use hyper::client::conn::http1;
 
 use self::opening::{Dialling, MOST_CONNECTIONS, Opened, Purpose};
 use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
@@ -22,7 +21,6 @@ use crate::egress::lease::{Lease, Pending, Stream};
 use crate::egress::pool::PoolReport;
 use crate::egress::{Address, Allowance, Dialler, Upstream, Wire, refusal};
 use crate::message::{Body, Received};
-use crate::tls::Failure;
 
 /// How long a request must have waited on a silent connection for that to mean something.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -53,6 +51,12 @@ pub struct Endpoint {
     /// Requests that will soon be over, as far as is known, and those that are answered for long.
     pub(in crate::egress) brief: Cell<usize>,
     pub(in crate::egress) lasting: Cell<usize>,
+}
+
+/// Where a request can go at once.
+enum Room {
+    Http1(Line),
+    Http2(Stream),
 }
 
 /// An answer's head, and the hold on the connection its body comes from.
@@ -163,8 +167,7 @@ impl Endpoint {
                     }
                 }
                 Some(Protocol::Http1) => {
-                    let idle = self.idle.take().await;
-                    let line = match idle {
+                    let line = match self.idle.take() {
                         Some(line) => line,
                         // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
                         None => match Box::pin(self.open(Purpose::Now)).await {
@@ -191,30 +194,38 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::send`], if an HTTP/2 connection has a stream for it now; else the request is given back. That is
-    /// what happens nearly always, and its future is a quarter of the other's.
+    /// As [`Endpoint::send`], if a connection is there that takes it now; else the request is given back. That is what
+    /// happens nearly always, and its future is a quarter of the other's.
     pub fn send_now(
         self: &Rc<Self>,
         request: Box<Request<Body>>,
     ) -> Result<impl Future<Output = Result<Sent, SendError>>, Box<Request<Body>>> {
-        let stream = if self.protocol.get() == Some(Protocol::Http2) { self.stream() } else { None };
-        match stream {
-            Some(stream) => Ok(self.send_http2(request, stream, Pending::new(self), Timing::default())),
-            None => Err(request),
-        }
+        let room = match self.protocol.get() {
+            Some(Protocol::Http2) => self.stream().map(Room::Http2),
+            Some(Protocol::Http1) => self.idle.take().map(Room::Http1),
+            None => None,
+        };
+        let Some(room) = room else { return Err(request) };
+        let pending = Pending::new(self);
+        Ok(async move {
+            match room {
+                Room::Http1(line) => self.send_http1(request, line, pending, Timing::default()).await,
+                Room::Http2(stream) => self.send_http2(request, stream, pending, Timing::default()).await,
+            }
+        })
     }
 
     /// Opens a connection of its own, HTTP/1.1, that an upgrade may turn into a tunnel.
     ///
     /// # Errors
     /// When no connection could be opened.
-    pub async fn open_private(self: &Rc<Self>) -> Result<(http1::SendRequest<Body>, Timing), DialError> {
+    pub async fn open_private(self: &Rc<Self>) -> Result<(Line, Timing), DialError> {
         let place = self.place()?;
         let opened = async {
             let mut dialled = self.dialler.dial(&self.upstream, true).await?;
             dialled.keep(place);
             let timing = dialled.timing;
-            Ok((crate::egress::http1::greet(dialled, &self.open).await?.sender, timing))
+            Ok((Line::new(dialled.channel, &self.open), timing))
         };
         opened.await.inspect_err(|error| self.eject(error))
     }
@@ -229,27 +240,18 @@ impl Endpoint {
         self.in_origin_form(&mut request);
         let awaiting = self.open.awaits();
         let before = line.came();
-        let sent = line.sender.try_send_request(*request).await;
+        let answered = line.ask(*request).await;
         drop(awaiting);
-        match sent {
-            Ok(response) => {
-                Ok(Sent { response: response.map(Received::from), lease: Lease::http1(self, line, pending), timing })
-            }
-            Err(mut failed) => {
+        match answered {
+            Ok(response) => Ok(Sent { response, lease: Lease::http1(self, line, pending), timing }),
+            Err(fault) => {
                 // A backend that went away took the other connections along: the next try opens its own.
                 self.idle.clear();
-                Err(match failed.take_message() {
-                    Some(request) => match self.open.last_words.take() {
-                        // It will say the same to the next connection.
-                        Some(failure @ Failure::ClientCertificateRefused) => refused_by_tls(Box::new(request), failure),
-                        _ => not_sent(Box::new(request), &failed.into_error()),
-                    },
-                    None => match lost(failed.into_error()) {
-                        SendError::Broken(error) if before > 0 && line.came() == before && refusal::is_end(&*error) => {
-                            SendError::Unheard(error)
-                        }
-                        lost => lost,
-                    },
+                Err(match lost(fault) {
+                    SendError::Broken(error) if before > 0 && line.came() == before && refusal::is_end(&*error) => {
+                        SendError::Unheard(error)
+                    }
+                    lost => lost,
                 })
             }
         }
@@ -386,12 +388,6 @@ impl Drop for Waiting<'_> {
 fn not_sent(request: Box<Request<Body>>, error: &dyn std::error::Error) -> SendError {
     let cause = format!("the connection closed before the request was sent: {error}");
     let error = DialError { phase: DialPhase::Http, reason: "ConnectionClosed", cause };
-    SendError::NotSent { request, error }
-}
-
-fn refused_by_tls(request: Box<Request<Body>>, failure: Failure) -> SendError {
-    let cause = "the connection was refused after its handshake".to_owned();
-    let error = DialError { phase: DialPhase::Handshake, reason: failure.reason(), cause };
     SendError::NotSent { request, error }
 }
 

@@ -10,8 +10,9 @@ use super::Endpoint;
 use crate::egress::Wire;
 use crate::egress::allowance::Place;
 use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
+use crate::egress::http1::Line;
+use crate::egress::http2 as many;
 use crate::egress::silence::Verdict;
-use crate::egress::{http1 as one, http2 as many};
 
 /// Connections to one endpoint that one worker will open; more than this is not load but a fault.
 pub(super) const MOST_CONNECTIONS: usize = 100;
@@ -34,7 +35,7 @@ pub(super) enum Purpose {
 }
 
 pub(super) enum Opened {
-    Http1(one::Line, Timing),
+    Http1(Line, Timing),
     Http2(Timing),
 }
 
@@ -90,7 +91,7 @@ impl Endpoint {
             let protocol = dialled.protocol;
             self.protocol.set(Some(protocol));
             Ok(match protocol {
-                Protocol::Http1 => Opened::Http1(one::greet(dialled, &self.open).await?, timing),
+                Protocol::Http1 => Opened::Http1(Line::new(dialled.channel, &self.open), timing),
                 Protocol::Http2 => {
                     let rest = self.upstream.patience().saturating_sub(started.elapsed());
                     let greeting = tokio::time::timeout(rest, many::greet(dialled.channel));

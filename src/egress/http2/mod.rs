@@ -16,7 +16,7 @@ use bytes::Bytes;
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong};
 use http::header::CONTENT_LENGTH;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body::Body as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
@@ -24,6 +24,7 @@ use tokio::task::AbortHandle;
 use self::heard::{Ear, Heard};
 pub(super) use self::upload::Upload;
 use super::dial::{DialError, DialPhase};
+use super::has_payload;
 use super::silence::{Patience, Silence, Verdict};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
@@ -214,11 +215,6 @@ impl Multiplexed {
             let _ = ping.send_ping(Ping::opaque());
         }
     }
-}
-
-/// Whether a request of this method says how long its body is even when it has none (RFC 9110, section 8.6).
-fn has_payload(method: &Method) -> bool {
-    !matches!(*method, Method::GET | Method::HEAD | Method::DELETE | Method::CONNECT)
 }
 
 /// Says that a connection is over when its task is, however that came about.

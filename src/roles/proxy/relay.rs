@@ -104,7 +104,7 @@ async fn upgrade(
     {
         sent = onward.send_alone(again.authorized(&onward).with(Body::Empty)).await;
     }
-    let (mut response, lease) = match sent {
+    let (response, line) = match sent {
         Ok(answered) => answered,
         Err(undelivered) => return failed("error dialing backend: ", &undelivered),
     };
@@ -114,14 +114,16 @@ async fn upgrade(
             let why = format!("invalid upgrade response: status code {}", status.as_u16());
             return answer::error(StatusCode::INTERNAL_SERVER_ERROR, &why);
         }
-        let mut answer = answered(response.map(Received::from), lease);
+        let mut answer = answered(response, Lease::private(line));
         // What the client sent behind its request was meant for a tunnel that there is not.
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return answer;
     }
     let switched = response.headers().get(UPGRADE).cloned();
-    let server = hyper::upgrade::on(&mut response);
     let (mut head, _) = response.into_parts();
+    let Some(server) = line.switch() else {
+        return answer::error(StatusCode::INTERNAL_SERVER_ERROR, "invalid upgrade response: it has a body");
+    };
     hop_by_hop::strip_response(&mut head.headers, |_| false);
     head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     if let Some(switched) = switched {
@@ -129,13 +131,12 @@ async fn upgrade(
     }
     let tunnel = connection.tunnel();
     tokio::task::spawn_local(async move {
-        let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
+        let Ok(client) = client.await else { return };
         let counts = Cell::default();
         tokio::select! {
-            _ = carry(TokioIo::new(client), TokioIo::new(server), LINGER, &counts) => {}
+            _ = carry(TokioIo::new(client), server, LINGER, &counts) => {}
             () = tunnel.cut() => {}
         }
-        drop(lease);
     });
     let mut answer = Response::new(Body::Empty);
     *answer.status_mut() = head.status;

@@ -11,7 +11,6 @@ use http::header::{CONNECTION, TE, UPGRADE};
 use http::{HeaderMap, Method, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 
@@ -161,14 +160,15 @@ async fn an_upgrade_over_a_unix_socket_is_a_pipe_also_beside_h2c() {
         let server = Server::unix(&path, Protocol::Http1, None);
         for wire in [ONE, TWO] {
             let endpoint = endpoint(&server.address, wire);
-            let (mut sender, _) = endpoint.open_private().await.unwrap();
+            let (mut line, _) = endpoint.open_private().await.unwrap();
             let mut request = get("/exec");
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             request.headers_mut().insert(UPGRADE, HeaderValue::from_static("echo"));
             endpoint.in_origin_form(&mut request);
-            let mut response = sender.send_request(*request).await.unwrap();
+            let response = line.ask(*request).await.unwrap();
             assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-            let mut pipe = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
+            drop(response);
+            let mut pipe = line.switch().unwrap();
             pipe.write_all(b"there and back").await.unwrap();
             pipe.shutdown().await.unwrap();
             let mut heard = String::new();

@@ -1,0 +1,290 @@
+//! Heads: the request's as it is written, the answer's as it is read (RFC 9112).
+
+use std::mem::MaybeUninit;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request, response};
+
+use super::{Chunks, Fault};
+
+/// Header lines of an answer; a backend that sends more is broken or hostile.
+const MOST_LINES: usize = 200;
+/// Bytes of an answer's head.
+const MOST_BYTES: usize = 256 << 10;
+
+/// How long the body of a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    /// There is none, and nothing says so: what a request of its method has is said by its method.
+    Unsaid,
+    /// As many bytes.
+    Exact(u64),
+    /// Until it ends.
+    Chunked,
+}
+
+/// Writes the head of a request in origin form.
+pub(super) fn write(out: &mut Vec<u8>, parts: &request::Parts, length: Length) {
+    let mut put = |pieces: &[&[u8]]| pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    put(&[parts.method.as_str().as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"]);
+    for (name, value) in &parts.headers {
+        // Where the body ends is said once, by us.
+        if name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
+            put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+        }
+    }
+    match length {
+        Length::Unsaid => put(&[b"\r\n"]),
+        Length::Exact(length) => put(&[b"content-length: ", length.to_string().as_bytes(), b"\r\n\r\n"]),
+        Length::Chunked => put(&[b"transfer-encoding: chunked\r\n\r\n"]),
+    }
+}
+
+/// Where an answer's body ends.
+#[derive(Debug)]
+pub enum Framing {
+    /// After as many bytes; with none left it has ended.
+    Length(u64),
+    /// Where its chunks say.
+    Chunked(Box<Chunks>),
+    /// Where the connection does.
+    Close,
+}
+
+/// An answer's head.
+#[derive(Debug)]
+pub struct Head {
+    /// Status and headers.
+    pub parts: response::Parts,
+    /// Where its body ends.
+    pub framing: Framing,
+    /// Whether the connection may carry another request afterwards.
+    pub keeps: bool,
+}
+
+impl Head {
+    /// The head at the beginning of `bytes`, an answer to a request of this method, and how long it is; none if it
+    /// is not all there.
+    ///
+    /// # Errors
+    /// What is not HTTP/1, or says in two ways where its body ends.
+    pub fn read(bytes: &[u8], method: &Method) -> Result<Option<(Head, usize)>, Fault> {
+        let mut lines = [const { MaybeUninit::uninit() }; MOST_LINES];
+        let mut read = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let end = match config.parse_response_with_uninit_headers(&mut read, bytes, &mut lines) {
+            Ok(httparse::Status::Complete(end)) => end,
+            Ok(httparse::Status::Partial) if bytes.len() > MOST_BYTES => {
+                return Err(Fault::Nonsense("its head has no end"));
+            }
+            Ok(httparse::Status::Partial) => return Ok(None),
+            Err(httparse::Error::TooManyHeaders) => return Err(Fault::Nonsense("it has too many header lines")),
+            Err(httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::NewLine) => {
+                return Err(Fault::Nonsense("a header line is none"));
+            }
+            Err(_) => return Err(Fault::Nonsense("it does not begin with HTTP/1")),
+        };
+        let mut parts = http::Response::new(()).into_parts().0;
+        parts.version = if read.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
+        let status = read.code.and_then(|code| StatusCode::from_u16(code).ok());
+        parts.status = status.ok_or(Fault::Nonsense("its status is out of bounds"))?;
+        // Values are parts of a copy that is as long as the head, whatever was read with it.
+        let text = Bytes::copy_from_slice(&bytes[..end]);
+        parts.headers.reserve(read.headers.len());
+        for line in read.headers.iter() {
+            let from = line.value.as_ptr() as usize - bytes.as_ptr() as usize;
+            let value = HeaderValue::from_maybe_shared(text.slice(from..from + line.value.len()));
+            match (HeaderName::from_bytes(line.name.as_bytes()), value) {
+                (Ok(name), Ok(value)) => drop(parts.headers.append(name, value)),
+                _ => return Err(Fault::Nonsense("a header line is none")),
+            }
+        }
+        let framing = framing(&mut parts, method)?;
+        let keeps = !matches!(framing, Framing::Close) && keeps(&parts);
+        Ok(Some((Head { parts, framing, keeps }, end)))
+    }
+}
+
+/// Whether a head ends behind `before`, or is too long: reading it anew for every byte that comes would be dear.
+pub(super) fn may_be_whole(text: &[u8], before: usize) -> bool {
+    let news = &text[before.saturating_sub(3)..];
+    text.len() > MOST_BYTES || news.windows(2).any(|pair| pair == b"\n\n") || news.windows(3).any(|it| it == b"\n\r\n")
+}
+
+/// RFC 9112, section 6.3.
+fn framing(parts: &mut response::Parts, method: &Method) -> Result<Framing, Fault> {
+    let length = length(&mut parts.headers)?;
+    let bare = parts.status.is_informational()
+        || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || method == Method::HEAD;
+    if bare {
+        return Ok(Framing::Length(0));
+    }
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next_back(), length) {
+        (Some(_), _) if parts.version == Version::HTTP_10 => {
+            Err(Fault::Nonsense("HTTP/1.0 knows no Transfer-Encoding"))
+        }
+        // Whether that is all, and nothing else beside it, its reader decides.
+        (Some(last), _) if is_chunked(last) => Ok(Framing::Chunked(Box::default())),
+        (Some(_), _) => Ok(Framing::Close),
+        (None, Some(length)) => Ok(Framing::Length(length)),
+        (None, None) => Ok(Framing::Close),
+    }
+}
+
+/// `Content-Length`; said several times in the same way, it is said once (RFC 9110, section 8.6).
+fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
+    let mut lines = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(first) = lines.next() else { return Ok(None) };
+    let several = lines.next().is_some();
+    let digits = |value: &HeaderValue| {
+        let bytes = value.as_bytes();
+        let digits = !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit);
+        digits.then(|| value.to_str().ok()?.parse::<u64>().ok()).flatten()
+    };
+    let length = digits(first).ok_or(Fault::Nonsense("its Content-Length is no length"))?;
+    if several {
+        if !headers.get_all(CONTENT_LENGTH).iter().all(|line| digits(line) == Some(length)) {
+            return Err(Fault::Nonsense("it has more than one Content-Length"));
+        }
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Ok(Some(length))
+}
+
+fn is_chunked(codings: &HeaderValue) -> bool {
+    codings
+        .as_bytes()
+        .rsplit(|byte| *byte == b',')
+        .next()
+        .is_some_and(|last| last.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+}
+
+/// Whether the connection goes on: HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says `keep-alive`.
+fn keeps(parts: &response::Parts) -> bool {
+    let says = |word: &[u8]| {
+        let tokens =
+            parts.headers.get_all(CONNECTION).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        tokens.into_iter().any(|token| token.trim_ascii().eq_ignore_ascii_case(word))
+    };
+    if parts.version == Version::HTTP_10 { says(b"keep-alive") && !says(b"close") } else { !says(b"close") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, method: &Method) -> Result<Option<(Head, usize)>, Fault> {
+        Head::read(text.as_bytes(), method)
+    }
+
+    fn framed(text: &str) -> String {
+        match read(&format!("{text}\r\n\r\nbehind"), &Method::GET) {
+            Ok(Some((Head { framing, keeps, .. }, end))) => {
+                assert_eq!(end, text.len() + 4);
+                let framing = match framing {
+                    Framing::Length(length) => length.to_string(),
+                    Framing::Chunked(_) => "chunked".to_owned(),
+                    Framing::Close => "close".to_owned(),
+                };
+                format!("{framing} {keeps}")
+            }
+            Ok(None) => "more".to_owned(),
+            Err(fault) => fault.to_string(),
+        }
+    }
+
+    #[test]
+    fn where_an_answer_ends_and_whether_its_connection_goes_on() {
+        for (text, expected) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5", "5 true"),
+            ("HTTP/1.1 200\r\ncontent-length: 0", "0 true"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: x, Close", "5 false"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked", "chunked true"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked", "chunked true"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding:\tchunked ", "chunked true"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip", "close false"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked", "close false"),
+            ("HTTP/1.1 200 OK", "close false"),
+            ("HTTP/1.1 204 No Content", "0 true"),
+            ("HTTP/1.1 304 Not Modified\r\nContent-Length: 7", "0 true"),
+            ("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x", "0 true"),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 5", "5 false"),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: keep-alive", "5 true"),
+            ("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: keep-alive, close", "5 false"),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5", "5 true"),
+        ] {
+            assert_eq!(framed(text), expected, "{text}");
+        }
+        let head = read("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", &Method::HEAD).unwrap().unwrap().0;
+        assert!(matches!(head.framing, Framing::Length(0)) && head.keeps);
+        assert_eq!(head.parts.headers[CONTENT_LENGTH], "5", "what a HEAD was asked for");
+    }
+
+    #[test]
+    fn what_is_said_twice_and_what_is_no_answer_is_refused() {
+        for text in [
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5, 5",
+            "HTTP/1.1 200 OK\r\nContent-Length: +5",
+            "HTTP/1.1 200 OK\r\nContent-Length: -5",
+            "HTTP/1.1 200 OK\r\nContent-Length: 0x5",
+            "HTTP/1.1 200 OK\r\nContent-Length:",
+            "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999",
+            "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked",
+            "HTTP/1.1 200 OK\r\nContent-Length : 5",
+            "HTTP/1.1 200 OK\r\nA: 1\r\n 2",
+            "HTTP/1.1 200 OK\r\nno header",
+            "HTTP/1.1 200 OK\r\n: x",
+            "HTTP/1.1 200 OK\r\nA: \u{0}",
+            "HTTP/2.0 200 OK",
+            "HTTP/1.1 2000 OK",
+            "HTTP/1.1 099 OK",
+            "SSH-2.0-OpenSSH",
+            "\u{15}\u{3}\u{3}\u{0}\u{2}\u{2}\u{46}",
+        ] {
+            let refused = framed(text);
+            assert!(refused.starts_with("the answer is not HTTP/1.1: "), "{text}: {refused}");
+        }
+        let lines = format!("HTTP/1.1 200 OK\r\n{}", "A: 1\r\n".repeat(MOST_LINES + 1));
+        assert!(framed(&lines).ends_with("too many header lines"));
+        let endless = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(MOST_BYTES));
+        assert!(read(&endless, &Method::GET).unwrap_err().to_string().ends_with("its head has no end"));
+    }
+
+    #[test]
+    fn a_head_that_is_not_all_there_is_waited_for() {
+        let text = "HTTP/1.1 200 OK\r\nA: 1\r\nB: \u{e9}\r\nA: 2\r\n\r\n";
+        for end in 0..text.len() {
+            assert!(Head::read(&text.as_bytes()[..end], &Method::GET).unwrap().is_none(), "{end}");
+        }
+        let (head, end) = read(text, &Method::GET).unwrap().unwrap();
+        let lines: Vec<_> = head.parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
+        assert_eq!(lines, [("a", &b"1"[..]), ("a", b"2"), ("b", "\u{e9}".as_bytes())]);
+        assert_eq!((head.parts.status.as_u16(), end), (200, text.len()));
+    }
+
+    #[test]
+    fn a_request_says_once_how_long_it_is() {
+        let mut request = http::Request::new(());
+        *request.uri_mut() = "/a%20b?c=d".parse().unwrap();
+        *request.method_mut() = Method::PUT;
+        for (name, value) in [("host", "h"), ("content-length", "7"), ("transfer-encoding", "x"), ("a", "1"), ("a", "")]
+        {
+            request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let parts = request.into_parts().0;
+        let written = |length| {
+            let mut out = Vec::new();
+            write(&mut out, &parts, length);
+            String::from_utf8(out).unwrap()
+        };
+        let head = "PUT /a%20b?c=d HTTP/1.1\r\nhost: h\r\na: 1\r\na: \r\n";
+        assert_eq!(written(Length::Unsaid), format!("{head}\r\n"));
+        assert_eq!(written(Length::Exact(0)), format!("{head}content-length: 0\r\n\r\n"));
+        assert_eq!(written(Length::Chunked), format!("{head}transfer-encoding: chunked\r\n\r\n"));
+    }
+}

@@ -1,0 +1,159 @@
+//! HTTP/1.1 connections: one request at a time, kept for the next when its answer has ended.
+//!
+//! They stand on httparse itself. hyper's client has a task for each connection and two channels between that and the
+//! request, and 8 KiB to read into for each, also while nothing comes: a request was a third dearer, and a watch, which
+//! mostly waits, held ten times what it needs.
+
+mod answer;
+mod chunks;
+mod fault;
+mod head;
+mod open;
+mod sending;
+mod switched;
+mod wire;
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+
+use self::answer::Answer;
+pub use self::chunks::{Chunks, Step};
+pub use self::fault::Fault;
+pub use self::head::{Framing, Head};
+pub(super) use self::open::Open;
+use self::sending::Sending;
+pub use self::switched::Switched;
+use self::wire::Wire;
+use super::channel::Channel;
+use crate::message::{Body, Received};
+
+/// net/http servers close an idle connection after 90 s or more; we let go well before, so that a
+/// request seldom meets a connection that is just being closed.
+const IDLE: Duration = Duration::from_secs(55);
+/// How many idle connections one worker keeps to one endpoint. Above what is in flight at once: a smaller
+/// number means a new TLS handshake for every burst, which is what makes Go proxies slow (their default is 2).
+const KEPT: usize = 1024;
+
+/// A connection, for one request after another. Dropped, it is closed, whatever is under way on it.
+pub struct Line {
+    wire: Rc<Wire>,
+    sending: Sending,
+}
+
+impl Line {
+    /// Begins HTTP/1.1 on a fresh connection, one more of `open`.
+    pub(super) fn new(stream: Channel, open: &Open) -> Line {
+        Line { wire: open.enter(stream), sending: Sending::default() }
+    }
+
+    /// How often bytes came on it: not at all before its first answer.
+    pub(super) fn came(&self) -> u64 {
+        self.wire.came()
+    }
+
+    /// Sends `request` (whose URI is in origin form) and waits for the head of its answer.
+    ///
+    /// # Errors
+    /// [`Fault`]; it may have been carried out.
+    pub async fn ask(&mut self, request: Request<Body>) -> Result<Response<Received>, Fault> {
+        let method = request.method().clone();
+        self.sending = Sending::begin(&self.wire, request);
+        // What came of a head before the last piece; nearly always it comes in one.
+        let mut begun = Vec::new();
+        loop {
+            let mut piece = poll_fn(|cx| self.wire.poll_read(cx)).await?;
+            if piece.is_empty() {
+                return Err(Fault::Ended);
+            }
+            let before = begun.len();
+            if before > 0 {
+                begun.extend_from_slice(&piece);
+                if !head::may_be_whole(&begun, before) {
+                    continue;
+                }
+            }
+            let Some((head, end)) = Head::read(if before > 0 { &begun } else { &piece }, &method)? else {
+                if before == 0 {
+                    begun.extend_from_slice(&piece);
+                }
+                continue;
+            };
+            let rest = piece.split_off(end - before);
+            let status = head.parts.status;
+            // What is only for us to know; a switch alone ends with a status of its class.
+            if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
+                begun.clear();
+                self.wire.put_back(rest);
+                continue;
+            }
+            let keeps = head.keeps && !status.is_informational();
+            return Ok(Response::from_parts(head.parts, self.body(head.framing, keeps, rest)));
+        }
+    }
+
+    fn body(&self, framing: Framing, keeps: bool, mut rest: Bytes) -> Received {
+        match framing {
+            Framing::Length(length) if length <= rest.len() as u64 => {
+                self.wire.put_back(rest.split_off(length as usize));
+                self.wire.ended(keeps);
+                Body::from(rest).into()
+            }
+            framing => {
+                self.wire.put_back(rest);
+                Body::stream(Answer::new(self.wire.clone(), framing, keeps)).into()
+            }
+        }
+    }
+
+    /// The connection itself, after an answer that says it is another protocol's now; none while somebody reads that
+    /// answer's body.
+    pub fn switch(self) -> Option<Switched> {
+        let (stream, first) = Rc::try_unwrap(self.wire).ok()?.into_parts();
+        Some(Switched { first, stream })
+    }
+}
+
+/// The idle connections to one endpoint, the latest last.
+#[derive(Default)]
+pub(super) struct Idle(RefCell<Vec<(Line, Instant)>>);
+
+impl Idle {
+    /// Keeps `line` if another request may follow on it.
+    pub(super) fn put(&self, line: Line) {
+        let mut idle = self.0.borrow_mut();
+        if line.wire.is_over() && idle.len() < KEPT {
+            idle.push((line, Instant::now()));
+        }
+    }
+
+    /// A connection that can take a request, the most recently used first.
+    pub(super) fn take(&self) -> Option<Line> {
+        let mut idle = self.0.borrow_mut();
+        loop {
+            let (line, _) = idle.pop()?;
+            if line.wire.is_silent() {
+                return Some(line);
+            }
+        }
+    }
+
+    pub(super) fn sweep(&self, now: Instant) {
+        self.0.borrow_mut().retain(|(line, since)| now - *since < IDLE && line.wire.is_silent());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.borrow_mut().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;
