@@ -53,7 +53,7 @@ pub(super) enum Again {
 /// The last [`Failure`].
 pub(super) async fn exchange(
     request: Box<Request<Body>>,
-    copy: Option<Copy<'_>>,
+    copy: Option<&Copy<'_>>,
     source: Option<&Rc<Source>>,
     again: Again,
     lasts: bool,
@@ -65,7 +65,7 @@ pub(super) async fn exchange(
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
     // What may have been begun is begun again within the budget; what was not costs its backend nothing.
-    let repeat = || copy.as_ref().and_then(|copy| copy.again(source));
+    let repeat = || copy.and_then(|copy| copy.again(source));
     let begin_again = || {
         let may = again == Again::Always && backend.budget().take(Instant::now());
         if may { repeat() } else { None }
@@ -85,10 +85,10 @@ pub(super) async fn exchange(
         if let Some(why) = why.take() {
             retried(why);
         }
-        let answered = match endpoint.send_now(request) {
-            Ok(sending) => sending.await,
+        let answered = match endpoint.room() {
+            Some(room) => endpoint.send_at(room, request).await,
             // Boxed: the other way, and every request, would pay for its size.
-            Err(request) => Box::pin(endpoint.send(request)).await,
+            None => Box::pin(endpoint.send(request)).await,
         };
         match answered {
             Ok(sent) => {

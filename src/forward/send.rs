@@ -103,7 +103,7 @@ pub async fn send(
     }
     let tried = {
         let exchange =
-            pin!(exchange(request, copy, source.as_ref(), again, timeout.is_none(), backend, |reason| record
+            pin!(exchange(request, copy.as_ref(), source.as_ref(), again, timeout.is_none(), backend, |reason| record
                 .retried(reason)));
         within(timeout.map(|timeout| began + timeout), exchange).await
     };

@@ -5,7 +5,6 @@ mod opening;
 mod tests;
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -53,10 +52,12 @@ pub struct Endpoint {
     pub(in crate::egress) lasting: Cell<usize>,
 }
 
-/// Where a request can go at once.
-enum Room {
-    Http1(Line),
-    Http2(Stream),
+/// A connection of an [`Endpoint`] that takes a request now.
+pub struct Room(Held);
+
+enum Held {
+    Line(Line),
+    Stream(Stream),
 }
 
 /// An answer's head, and the hold on the connection its body comes from.
@@ -194,25 +195,25 @@ impl Endpoint {
         }
     }
 
-    /// As [`Endpoint::send`], if a connection is there that takes it now; else the request is given back. That is what
-    /// happens nearly always, and its future is a quarter of the other's.
-    pub fn send_now(
-        self: &Rc<Self>,
-        request: Box<Request<Body>>,
-    ) -> Result<impl Future<Output = Result<Sent, SendError>>, Box<Request<Body>>> {
-        let room = match self.protocol.get() {
-            Some(Protocol::Http2) => self.stream().map(Room::Http2),
-            Some(Protocol::Http1) => self.idle.take().map(Room::Http1),
-            None => None,
-        };
-        let Some(room) = room else { return Err(request) };
+    /// Where a request can go at once, which is so nearly always.
+    pub fn room(self: &Rc<Self>) -> Option<Room> {
+        match self.protocol.get()? {
+            Protocol::Http2 => self.stream().map(Held::Stream),
+            Protocol::Http1 => self.idle.take().map(Held::Line),
+        }
+        .map(Room)
+    }
+
+    /// As [`Endpoint::send`], to where there is room; its future is a quarter of the other's.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub async fn send_at(self: &Rc<Self>, room: Room, request: Box<Request<Body>>) -> Result<Sent, SendError> {
         let pending = Pending::new(self);
-        Ok(async move {
-            match room {
-                Room::Http1(line) => self.send_http1(request, line, pending, Timing::default()).await,
-                Room::Http2(stream) => self.send_http2(request, stream, pending, Timing::default()).await,
-            }
-        })
+        match room.0 {
+            Held::Line(line) => self.send_http1(request, line, pending, Timing::default()).await,
+            Held::Stream(stream) => self.send_http2(request, stream, pending, Timing::default()).await,
+        }
     }
 
     /// Opens a connection of its own, HTTP/1.1, that an upgrade may turn into a tunnel.

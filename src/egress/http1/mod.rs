@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 
 use self::answer::Answer;
 pub use self::chunks::{Chunks, Step};
@@ -58,11 +58,17 @@ impl Line {
 
     /// Sends `request` (whose URI is in origin form) and waits for the head of its answer.
     ///
+    /// It is sent before the future is first polled, which so need not hold it.
+    ///
     /// # Errors
     /// [`Fault`]; it may have been carried out.
-    pub async fn ask(&mut self, request: Request<Body>) -> Result<Response<Received>, Fault> {
+    pub fn ask(&mut self, request: Request<Body>) -> impl Future<Output = Result<Response<Received>, Fault>> {
         let method = request.method().clone();
         self.sending = Sending::begin(&self.wire, request);
+        self.answer(method)
+    }
+
+    async fn answer(&self, method: Method) -> Result<Response<Received>, Fault> {
         // What came of a head before the last piece; nearly always it comes in one.
         let mut begun = Vec::new();
         loop {

@@ -6,7 +6,7 @@ use std::task::Context;
 
 use futures_util::stream;
 use http::header::{CONTENT_TYPE, TRAILER};
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

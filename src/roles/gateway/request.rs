@@ -211,7 +211,7 @@ async fn relay(
             Some(rules) => {
                 let rules = rules.get();
                 query_is_judged = rules.read_queries();
-                let questions = attempt!(rules.questions(&method, &path, &query, request.headers()));
+                let questions = Box::new(attempt!(rules.questions(&method, &path, &query, request.headers())));
                 let authorizing = Box::pin(shared.authorizer.authorize_all(&actor, info, &questions));
                 match due {
                     None => authorizing.await,
