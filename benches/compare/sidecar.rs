@@ -15,17 +15,22 @@ struct Scenario {
     http1: bool,
     certificates: bool,
     upstream: Upstream,
+    /// Two requests at a time, and no more: kube-rbac-proxy keeps two idle connections to its upstream, and is at its
+    /// best when these do. Otherwise many at a time.
+    two: bool,
 }
 
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "h1-token-plain", http1: true, certificates: false, upstream: Upstream::Plain },
-    Scenario { name: "h2-token-plain", http1: false, certificates: false, upstream: Upstream::Plain },
-    Scenario { name: "h1-token-mutual", http1: true, certificates: false, upstream: Upstream::Mutual },
-    Scenario { name: "h2-token-mutual", http1: false, certificates: false, upstream: Upstream::Mutual },
-    Scenario { name: "h1-cert-plain", http1: true, certificates: true, upstream: Upstream::Plain },
-    Scenario { name: "h2-cert-plain", http1: false, certificates: true, upstream: Upstream::Plain },
-    Scenario { name: "h1-cert-mutual", http1: true, certificates: true, upstream: Upstream::Mutual },
-    Scenario { name: "h2-cert-mutual", http1: false, certificates: true, upstream: Upstream::Mutual },
+    Scenario { name: "h1-token-plain", http1: true, certificates: false, upstream: Upstream::Plain, two: false },
+    Scenario { name: "h2-token-plain", http1: false, certificates: false, upstream: Upstream::Plain, two: false },
+    Scenario { name: "h1-token-mutual", http1: true, certificates: false, upstream: Upstream::Mutual, two: false },
+    Scenario { name: "h2-token-mutual", http1: false, certificates: false, upstream: Upstream::Mutual, two: false },
+    Scenario { name: "h1-cert-plain", http1: true, certificates: true, upstream: Upstream::Plain, two: false },
+    Scenario { name: "h2-cert-plain", http1: false, certificates: true, upstream: Upstream::Plain, two: false },
+    Scenario { name: "h1-cert-mutual", http1: true, certificates: true, upstream: Upstream::Mutual, two: false },
+    Scenario { name: "h2-cert-mutual", http1: false, certificates: true, upstream: Upstream::Mutual, two: false },
+    Scenario { name: "h1-two-plain", http1: true, certificates: false, upstream: Upstream::Plain, two: true },
+    Scenario { name: "h1-two-mutual", http1: true, certificates: false, upstream: Upstream::Mutual, two: true },
 ];
 
 pub(crate) fn compare(world: &World, options: &Options) {
@@ -59,7 +64,7 @@ fn requests(world: &World, options: &Options, guards: &[Guard]) {
     for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
         let _backend = world.upstream(scenario.upstream);
         let load = match scenario.http1 {
-            true => Load::Http1 { connections: 32 },
+            true => Load::Http1 { connections: if scenario.two { 2 } else { 32 } },
             false => Load::Http2 { clients: 8, streams: 16 },
         };
         let mut figures = [const { Vec::new() }; 4];

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::process::Process;
 
 /// How many networks a run can have, and so addresses a certificate has to be for.
-pub(crate) const MOST: u8 = 32;
+pub(crate) const MOST: u8 = 64;
 
 static MADE: AtomicU8 = AtomicU8::new(0);
 
@@ -25,8 +25,14 @@ pub(crate) struct Network {
 impl Network {
     /// Makes one; none where that is not permitted.
     pub(crate) fn make() -> Option<Network> {
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        assert!(number < MOST, "no certificate is for a further network");
+        let number = loop {
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            assert!(number < MOST, "no certificate is for a further network");
+            // Somebody else may have one of this number, a run that was killed for one: nothing would come through ours.
+            if TcpListener::bind((host_address(number).as_str(), 0)).is_err() {
+                break number;
+            }
+        };
         let id = std::process::id() % 10_000;
         let network = Network {
             name: format!("narthex-{id}-{number}"),
