@@ -149,7 +149,13 @@ impl Idle {
     }
 
     pub(super) fn sweep(&self, now: Instant) {
-        self.0.borrow_mut().retain(|(line, since)| now - *since < IDLE && line.wire.is_silent());
+        self.0.borrow_mut().retain(|(line, since)| {
+            if now - *since >= IDLE {
+                line.wire.part();
+                return false;
+            }
+            line.wire.is_silent()
+        });
     }
 
     pub(super) fn len(&self) -> usize {

@@ -165,6 +165,13 @@ impl Wire {
         looking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
+    /// Says goodbye to a backend that is not needed any more, so that for it, too, this is an end and no breach. What
+    /// does not go out at once is not waited for.
+    pub(super) fn part(&self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(&mut cx);
+    }
+
     /// Gives the connection up: who reads on it reads no more.
     pub(super) fn cut(&self) {
         self.cut.set(true);
