@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use rustls_pki_types::UnixTime;
 
 use super::bearer::{self, Bearer};
@@ -17,7 +17,7 @@ use super::{
     UNAUTHENTICATED, speakable, websocket,
 };
 use crate::kubeapi::{Status, User};
-use crate::message::{Blame, Refusal, upgrade_protocol};
+use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Authentication;
 use crate::process::Published;
 use crate::tls::Trust;
@@ -126,6 +126,12 @@ impl Authenticator {
         self.authenticate_at(peer, path, headers, UnixTime::now).await
     }
 
+    /// Removes from the headers of a request that nobody authenticates whatever [`authenticate`](Self::authenticate)
+    /// removes, and `Impersonate-*`: nobody will judge it.
+    pub fn take_away(&self, headers: &mut HeaderMap) {
+        self.identity_headers().take_away(headers);
+    }
+
     /// Whether the peer's certificate is believed now, as a client's or as a front proxy's; else why not.
     /// Connections that live for hours are asked this now and then, so that trust which is taken back is lost
     /// to what runs on them too.
@@ -163,7 +169,7 @@ impl Authenticator {
             ByConnection::Nobody => None,
             ByConnection::Unknown => self.by_token(peer, headers, found, &mut attempt).await,
         };
-        speech.take_away(headers, found);
+        speech.headers.take_found_away(headers, found);
         let impersonates = found.impersonation;
         let warning = attempt.warning;
         if let Some(user) = user {
@@ -205,8 +211,8 @@ impl Authenticator {
                 return Some(user);
             }
         }
-        if found.websocket && asks_for_websocket(headers) {
-            match websocket::parse(lines(headers)).token {
+        if found.websocket && websocket::is_asked_for(headers) {
+            match websocket::token(headers) {
                 Ok(Some(token)) => return self.holder(peer, "websocket token", &token, attempt).await,
                 Ok(None) => {}
                 Err(why) => attempt.error("websocket token", why),
@@ -280,18 +286,6 @@ impl Speech {
             add_group(&mut user.groups, AUTHENTICATED);
         }
         Ok(Some(Arc::new(user)))
-    }
-
-    fn take_away(&self, headers: &mut HeaderMap, found: Found) {
-        if found.other_name {
-            self.headers.strip(headers);
-        } else if found.credential {
-            // Nearly always: no need to look at every name again.
-            headers.remove(AUTHORIZATION);
-        }
-        if found.websocket {
-            take_token_away(headers);
-        }
     }
 }
 
@@ -424,29 +418,5 @@ impl Attempt {
 pub(super) fn add_group(groups: &mut Vec<String>, group: &str) {
     if !groups.iter().any(|it| it == AUTHENTICATED || it == UNAUTHENTICATED) {
         groups.push(group.to_owned());
-    }
-}
-
-fn asks_for_websocket(headers: &HeaderMap) -> bool {
-    headers.contains_key(UPGRADE)
-        && upgrade_protocol(headers).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
-}
-
-fn lines(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok())
-}
-
-/// Removes the token among WebSocket protocols, also when somebody else vouched for the request, and
-/// also where it has no meaning: the backend must not learn it.
-fn take_token_away(headers: &mut HeaderMap) {
-    let readable = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().all(|value| value.to_str().is_ok());
-    let protocols = websocket::parse(lines(headers));
-    if readable && !protocols.changed {
-        return;
-    }
-    let others = HeaderValue::try_from(protocols.others.join(",")).ok().filter(|value| !value.is_empty());
-    headers.remove(SEC_WEBSOCKET_PROTOCOL);
-    if let Some(others) = others {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, others);
     }
 }

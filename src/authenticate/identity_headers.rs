@@ -5,6 +5,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 
 use super::request_header::RequestHeaderNames;
+use super::websocket;
 use crate::message::hop_by_hop::remove_where;
 
 /// Front-proxy headers that Kubernetes knows by default, the plural that kube-rbac-proxy uses among
@@ -69,20 +70,38 @@ impl IdentityHeaders {
         self
     }
 
-    /// Removes from `headers` whatever carries a credential or a front proxy's word, but not the header
-    /// with a WebSocket's protocols, of which a token is only a part. For requests that were never
-    /// authenticated; [`Authenticator`](super::Authenticator) does it for all others.
-    pub fn strip(&self, headers: &mut HeaderMap) {
-        remove_where(headers, |name| match self.kind(name) {
-            Some(Kind::Credential | Kind::FrontProxy) => true,
-            Some(Kind::WebSocket) => name != WEBSOCKET_PROTOCOL,
-            Some(Kind::Impersonation) | None => false,
-        });
+    /// Removes from `trailers` whatever carries a credential or says who somebody is: nothing of the kind belongs
+    /// behind a body, a WebSocket's protocols neither.
+    pub fn strip_trailers(&self, trailers: &mut HeaderMap) {
+        remove_where(trailers, |name| self.kind(name).is_some());
     }
 
-    /// Whether a header of this name says who somebody is; for trailers.
-    pub fn is_identity(&self, name: &str) -> bool {
-        self.kind(name).is_some_and(|kind| kind != Kind::WebSocket)
+    /// Removes whatever carries a credential or says who somebody is or wants to be, from the headers of a request
+    /// that nobody authenticates.
+    pub fn take_away(&self, headers: &mut HeaderMap) {
+        let found = self.find(headers);
+        self.take_found_away(headers, found);
+        if found.impersonation {
+            remove_where(headers, |name| self.kind(name) == Some(Kind::Impersonation));
+        }
+    }
+
+    /// Removes every credential and every front proxy's word from a request that carries what was `found`. Of a
+    /// WebSocket's protocols only the token goes; `Impersonate-*` stays, and is judged.
+    pub(super) fn take_found_away(&self, headers: &mut HeaderMap, found: Found) {
+        if found.other_name {
+            remove_where(headers, |name| match self.kind(name) {
+                Some(Kind::Credential | Kind::FrontProxy) => true,
+                Some(Kind::WebSocket) => name != WEBSOCKET_PROTOCOL,
+                Some(Kind::Impersonation) | None => false,
+            });
+        } else if found.credential {
+            // Nearly always: no need to look at every name again.
+            headers.remove(AUTHORIZATION);
+        }
+        if found.websocket {
+            websocket::take_token_away(headers);
+        }
     }
 
     pub(super) fn find(&self, headers: &HeaderMap) -> Found {
@@ -154,7 +173,7 @@ mod tests {
         for name in names {
             map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
         }
-        headers.strip(&mut map);
+        headers.take_away(&mut map);
         let mut left: Vec<_> = map.keys().map(|name| name.as_str().to_owned()).collect();
         left.sort();
         left
@@ -190,6 +209,8 @@ mod tests {
             "x-corp_group",
             "X-CORP_EXTRA-foo",
             "sec_websocket-protocol",
+            "Impersonate-User",
+            "impersonate_extra-a",
         ];
         assert!(stripped(&headers, &names).is_empty());
         let kept = ["accept", "x-corp-users", "x-remote", "x-remote-addr", "x-requested-with"];
@@ -214,6 +235,16 @@ mod tests {
             map.insert(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
             assert_eq!(headers.find(&map), expected, "{name}");
         }
-        assert!(headers.is_identity("x-remote-user") && !headers.is_identity("sec-websocket-protocol"));
+    }
+
+    #[test]
+    fn behind_a_body_nothing_of_the_kind_is_left() {
+        let headers = IdentityHeaders::new(&RequestHeaderNames::default());
+        let mut trailers = HeaderMap::new();
+        for name in ["authorization", "x-remote-user", "sec-websocket-protocol", "impersonate-user", "grpc-status"] {
+            trailers.insert(name, HeaderValue::from_static("x"));
+        }
+        headers.strip_trailers(&mut trailers);
+        assert_eq!(trailers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["grpc-status"]);
     }
 }

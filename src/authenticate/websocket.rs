@@ -3,6 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{alphabet, engine::DecodePaddingMode};
+use http::header::{SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::{HeaderMap, HeaderValue};
+
+use crate::message::upgrade_protocol;
 
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
@@ -45,6 +49,36 @@ pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Protocols<'a> {
         protocols.token = Err("missing additional subprotocol");
     }
     protocols
+}
+
+/// Whether a request wants to become a WebSocket: only then upstream looks for a token among the protocols.
+pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
+    headers.contains_key(UPGRADE)
+        && upgrade_protocol(headers).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
+}
+
+/// The token among a request's protocols.
+pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+    parse(lines(headers)).token
+}
+
+/// Removes the token among WebSocket protocols, also when somebody else vouched for the request, and
+/// also where it has no meaning: the backend must not learn it.
+pub(super) fn take_token_away(headers: &mut HeaderMap) {
+    let readable = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().all(|value| value.to_str().is_ok());
+    let protocols = parse(lines(headers));
+    if readable && !protocols.changed {
+        return;
+    }
+    let others = HeaderValue::try_from(protocols.others.join(",")).ok().filter(|value| !value.is_empty());
+    headers.remove(SEC_WEBSOCKET_PROTOCOL);
+    if let Some(others) = others {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, others);
+    }
+}
+
+fn lines(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok())
 }
 
 /// An empty token is none.

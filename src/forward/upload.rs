@@ -115,7 +115,7 @@ impl Source {
         if let Some(trailers) = frame.trailers_mut() {
             hop_by_hop::strip_trailers(trailers);
             remove_where(trailers, hop_by_hop::is_untrusted_in_request);
-            self.identity.strip(trailers);
+            self.identity.strip_trailers(trailers);
             self.ended.set(true);
             *self.trailers.borrow_mut() = Some(trailers.clone());
         }

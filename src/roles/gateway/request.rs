@@ -165,8 +165,7 @@ async fn relay(
             Way::Asked => {}
             Way::NotThere => return Err((client(Status::not_found()).because("not among --allow-paths"), record)),
             Way::Open(open) => {
-                let identity = shared.authenticator.identity_headers();
-                hop_by_hop::remove_where(request.headers_mut(), |name| identity.is_identity(name));
+                shared.authenticator.take_away(request.headers_mut());
                 audit(&mut record, None, request.headers(), false);
                 query_is_judged = false;
                 break 'let_in Permit::open(open, &shared.guard.nobody, info);

@@ -31,6 +31,7 @@ pub(super) const TRIALS: &[(&str, Trial)] = &[
     ("kube-rbac-proxy: what it does not start with", running::refused_at_the_start),
 ];
 
+const PAGE_S_TOKEN: &str = "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Z29vZA, v4\r\n";
 const WHOSE: &[Whose] = &[Whose::Theirs, Whose::Ours];
 
 const NOT_FORWARDED: &str = "what says who somebody is stays here";
@@ -256,6 +257,7 @@ fn allowed_and_ignored(world: &World) {
         same("nobody", "GET /", "", 401),
         differs("nobody", "GET /metrics", "", 200, 200, NOT_FORWARDED),
         differs("", "GET /metrics", "X-Remote-User: root\r\n", 200, 200, NOT_FORWARDED),
+        differs("", "GET /metrics", PAGE_S_TOKEN, 200, 200, NOT_FORWARDED),
         differs("", "GET /public%2Fa/logo", "", 200, 401, DOTS),
         differs("", "GET /public/..;/logo", "", 200, 400, DOTS),
         differs("", "GET /public/..%5C..%5Csecret/logo", "", 200, 400, DOTS),
