@@ -4,8 +4,13 @@ use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 
 use crate::kubeapi::{User, extra_key};
+use crate::message::hop_by_hop::is_reserved;
 use crate::process::{Problem, Problems};
 use crate::tls::server::FrontProxies;
+
+/// Headers without which a request is another one or none.
+const NEEDED: [&str; 7] =
+    ["authorization", "connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
 
 /// Names of the headers in which a front proxy speaks (`--requestheader-*-headers`, `-prefix`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,8 +152,15 @@ fn header_name(flag: &str, name: &str) -> Result<HeaderName, Problem> {
     if name.trim().is_empty() {
         return Err(Problem::new(format!("--{flag}"), format!("empty value in \"{flag}\"")));
     }
-    HeaderName::from_bytes(name.trim().as_bytes())
-        .map_err(|_| Problem::new(format!("--{flag}"), format!("{name:?} cannot be the name of a header")))
+    let header = HeaderName::from_bytes(name.trim().as_bytes())
+        .map_err(|_| Problem::new(format!("--{flag}"), format!("{name:?} cannot be the name of a header")))?;
+    // They go from every request: none may take along what a request needs.
+    let prefix = flag.ends_with("prefix") && NEEDED.iter().any(|needed| needed.starts_with(header.as_str()));
+    if is_reserved(header.as_str()) || prefix {
+        let message = "has a meaning of its own, or takes one along that has; use one such as X-Remote-User";
+        return Err(Problem::new(format!("--{flag}"), format!("{name:?} {message}")));
+    }
+    Ok(header)
 }
 
 /// A value without the white space around it, which the next HTTP/1.1 hop would cut off, too.
@@ -259,5 +271,9 @@ mod tests {
             problems.contains("--requestheader-username-headers: empty value in \"requestheader-username-headers\"")
         );
         assert!(problems.contains("--requestheader-uid-headers: \"a b\" cannot be the name of a header"));
+        let problems = RequestHeaderNames::new(&["Host".into()], &[], &["te".into()], &["con".into(), "x-".into()]);
+        let problems = problems.unwrap_err().to_string();
+        assert_eq!(problems.lines().count(), 3, "{problems}");
+        assert!(problems.contains("--requestheader-extra-headers-prefix: \"con\" has a meaning of its own"));
     }
 }

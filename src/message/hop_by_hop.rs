@@ -63,6 +63,20 @@ pub fn is_untrusted_in_request(name: &str) -> bool {
     }
 }
 
+/// Whether a header of this name cannot say who asks, because it has a meaning of its own: how the message is carried,
+/// where it goes, who its sender is or wants to be, and what we say of it ourselves. Any odd character is a dash.
+pub fn is_reserved(name: &str) -> bool {
+    let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
+    let name: String = name.bytes().map(|byte| char::from(dashed(byte))).collect();
+    is_hop_by_hop(&name)
+        || matches!(&*name, "authorization" | "expect" | "host" | "trailer")
+        || matches!(
+            &*name,
+            "audit-id" | "x-forwarded-for" | "x-forwarded-host" | "x-forwarded-proto" | "x-forwarded-uri"
+        )
+        || ["content-", "impersonate-", "sec-websocket-"].iter().any(|start| name.starts_with(start))
+}
+
 /// Whether `name` begins with `wanted`, any odd character being a dash, as for servers behind WSGI or CGI.
 pub(crate) fn begins(name: &str, wanted: &str) -> bool {
     let same = |(byte, wanted): (u8, u8)| byte == wanted || wanted == b'-' && !byte.is_ascii_alphanumeric();
@@ -272,6 +286,16 @@ mod tests {
         ]);
         strip_request(&mut headers, is_untrusted_in_request);
         assert_eq!(names(&headers), ["accept"]);
+    }
+
+    #[test]
+    fn names_with_a_meaning_of_their_own() {
+        for name in ["Content-Length", "content_length", "te", "Host", "x.forwarded.for", "Impersonate-Extra-a"] {
+            assert!(is_reserved(name), "{name}");
+        }
+        for name in ["x-remote-user", "x-forwarded-user", "x-ssl-client-cn", "team", "hosts", ""] {
+            assert!(!is_reserved(name), "{name}");
+        }
     }
 
     /// Pitfall 1, behind the body.

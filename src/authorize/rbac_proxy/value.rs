@@ -1,11 +1,11 @@
 //! The value of a request that a question is made with, and where it is put.
 
-use http::header::{AUTHORIZATION, CONNECTION, HOST};
+use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName};
 
 use super::Malformed;
 use crate::kubeapi::Query;
-use crate::message::hop_by_hop::{begins, has_token};
+use crate::message::hop_by_hop::{begins, has_token, is_reserved};
 
 /// A text in which `{{ .Value }}` may stand.
 ///
@@ -103,13 +103,10 @@ fn is_seen_by_all(header: &HeaderName, headers: &HeaderMap) -> Result<(), Malfor
     Ok(())
 }
 
-/// Whether a question can be made with a header: not with the one that the request's target takes the place of, nor
-/// with those that say who asks, which end here.
+/// Whether a question can be made with a header: not with one that the server behind us sees as we say it, or not at
+/// all, nor with those that say who asks, which end here.
 pub(super) fn may_be_source(header: &HeaderName) -> bool {
-    let name = header.as_str();
-    ![HOST, CONNECTION, AUTHORIZATION].contains(header)
-        && !name.starts_with("x-remote-")
-        && !name.starts_with("impersonate-")
+    !is_reserved(header.as_str()) && !header.as_str().starts_with("x-remote-")
 }
 
 #[cfg(test)]

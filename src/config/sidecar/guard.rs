@@ -7,6 +7,7 @@ use http::HeaderName;
 use crate::authorize::rbac_proxy::Paths;
 use crate::config::reading::Reading;
 use crate::forward::{Joined, Wording};
+use crate::message::hop_by_hop;
 
 /// What a gateway does in one way only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,6 +75,12 @@ pub(super) fn guard(reading: &mut Reading<'_>, as_rbac_proxy: bool) -> Guard {
         }
         Paths::default()
     });
+    for (name, patterns) in [("allow-paths", &allowed), ("ignore-paths", &ignored)] {
+        // A star stands for no slash.
+        for pattern in patterns.iter().filter(|pattern| !pattern.starts_with(['/', '[', '\\'])) {
+            reading.warning(name, format_args!("{pattern:?} fits no path; write \"/{pattern}\""));
+        }
+    }
     let joined = joined(reading);
     let gateway_s = Guard::of_gateway(reading.switch("forward-uid"));
     let wording =
@@ -110,9 +117,7 @@ fn joined(reading: &mut Reading<'_>) -> Option<Joined> {
     const GROUPS: &str = "auth-header-groups-field-name";
     const SEPARATOR: &str = "auth-header-groups-field-separator";
     let enabled = reading.switch("auth-header-fields-enabled");
-    let mut name = |flag: &str| {
-        reading.parse(flag, |text| HeaderName::from_bytes(text.as_bytes()).map_err(|_| "no name of a header"))
-    };
+    let mut name = |flag: &str| reading.parse(flag, header_to_tell_in);
     let (user, groups) = (name(USER)?, name(GROUPS)?);
     if user == groups {
         reading.problem(GROUPS, format_args!("must not be that of --{USER}"));
@@ -122,4 +127,13 @@ fn joined(reading: &mut Reading<'_>) -> Option<Joined> {
         reading.problem(SEPARATOR, "must be a text that a header may hold: groups could not be told apart");
     }
     Some(Joined { enabled, user, groups, separator })
+}
+
+/// The name of a header in which the server behind is told who asks.
+fn header_to_tell_in(text: &str) -> Result<HeaderName, &'static str> {
+    let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| "no name of a header")?;
+    if hop_by_hop::is_reserved(name.as_str()) || hop_by_hop::is_untrusted_in_request(name.as_str()) {
+        return Err("has a meaning of its own to servers; use one such as X-Remote-User");
+    }
+    Ok(name)
 }
