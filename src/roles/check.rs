@@ -2,33 +2,24 @@
 
 use std::process::ExitCode;
 
-use super::{cli, gateway, print, proxy, socks5};
-use crate::config::environment;
+use super::{cli, gateway, print, proxy, socks5, warn};
 use crate::config::sidecar::Name;
+use crate::config::{GatewayConfig, Mistakes, environment};
 
 /// Checks the role that the command line names.
 pub(super) fn run(check: &cli::Check) -> ExitCode {
     match check {
         cli::Check::Gateway(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
-            match gateway::prepare(&config, mistakes, "gateway") {
-                Ok(_) => print(b"gateway: no mistakes found\n"),
-                Err(status) => status,
-            }
+            gateway_s(&config, mistakes, "gateway")
         }
         cli::Check::Sidecar(arguments) => {
             let (config, mistakes) = arguments.read(Name::Narthex, &environment);
-            match gateway::prepare(&config, mistakes, "sidecar") {
-                Ok(_) => print(b"sidecar: no mistakes found\n"),
-                Err(status) => status,
-            }
+            gateway_s(&config, mistakes, "sidecar")
         }
         cli::Check::KubeRbacProxy(arguments) => {
             let (config, mistakes) = arguments.read(Name::KubeRbacProxy, &environment);
-            match gateway::prepare(&config, mistakes, "kube-rbac-proxy") {
-                Ok(_) => print(b"kube-rbac-proxy: no mistakes found\n"),
-                Err(status) => status,
-            }
+            gateway_s(&config, mistakes, "kube-rbac-proxy")
         }
         cli::Check::Proxy(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
@@ -47,12 +38,22 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
     }
 }
 
+/// A gateway's, and what works as one.
+fn gateway_s(config: &GatewayConfig, mistakes: Mistakes, role: &str) -> ExitCode {
+    match gateway::prepare(config, mistakes, role) {
+        Ok((_, files)) => {
+            warn(&files.warnings());
+            print(format!("{role}: no mistakes found\n").as_bytes())
+        }
+        Err(status) => status,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Mistakes;
 
     /// The flags and, in the same go, the files they name.
     fn check(line: &[String], home: &Path) -> (Mistakes, Vec<String>) {

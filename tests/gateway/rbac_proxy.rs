@@ -109,6 +109,31 @@ async fn static_rules_need_nobody_to_ask_and_the_file_is_followed() {
     file(&stage.world, &rules("/other2"));
     eventually("the new rule", async || (client.ask(get("/other2", &[TINA])).await.status == 200).then_some(())).await;
     assert_eq!(client.ask(get("/metrics", &[TINA])).await.status, 403);
+    // What no request ever meets is no mistake, and told.
+    file(&stage.world, "authorization: {static: [{verb: GET, path: metrics}]}\n");
+    stage.sidecar.said(&["WARN", "static[0].verb", "\\\"GET\\\" is the verb of no request"]).await;
+    stage.sidecar.said(&["WARN", "static[0].path", "\\\"metrics\\\" is the path of no request"]).await;
+}
+
+#[tokio::test]
+async fn head_goes_by_the_rule_for_get() {
+    let world = World::new();
+    let server = server(&world, "{}").await;
+    let flag = file(
+        &world,
+        "authorization:\n  rules:\n  - {paths: [/metrics], methods: [GET], resourceAttributes: {resource: pods}}\n  \
+         - {paths: [/metrics], resourceAttributes: {resource: secrets}}\n",
+    );
+    let stage = Stage::set_as(NAME, &[("/", &server)], world, &[&flag]).await;
+    let client = Client::http1(&stage.world, &stage.sidecar, None).await;
+    for (method, verb, resource) in
+        [(Method::HEAD, "get", "pods"), (Method::GET, "get", "pods"), (Method::POST, "create", "secrets")]
+    {
+        let request = Request::builder().method(&method).uri("/metrics").header(TINA.0, TINA.1);
+        assert_eq!(client.ask(request.body(<_>::default()).unwrap()).await.status, 200, "{method}");
+        let asked = stage.reviewer.asked("SubjectAccessReview").pop().unwrap();
+        assert_eq!(asked["spec"]["resourceAttributes"], json!({"verb": verb, "resource": resource}), "{method}");
+    }
 }
 
 #[tokio::test]

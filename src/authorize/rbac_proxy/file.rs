@@ -10,7 +10,7 @@ use super::attributes::{Asking, Resource, Templates};
 use super::glob::Glob;
 use super::static_rule::{StaticRule, What};
 use super::value::{Sources, Template, may_be_source};
-use super::{PathRule, Rules};
+use super::{PathRule, Rules, odd};
 use crate::process::{Fields, Followed, FollowedFile, Problem, Problems, documents, is_json, text_of};
 
 /// The authorization file, followed.
@@ -87,17 +87,10 @@ impl Rules {
         }
         self.asking = asking(&mut fields);
         self.by_path = fields.each("rules").into_iter().map(path_rule).collect();
-        for (number, rule) in fields.each("static").into_iter().enumerate() {
-            let at = rule.path("verb");
-            let rule = static_rule(rule, number);
-            if rule.verb == "*" {
-                let message = "allows no method that has a verb, HEAD included: write get, create, update, patch or \
-                               delete, or leave it out for all";
-                self.warnings.push(Problem::field(place, at, message));
-            }
-            self.statics.push(rule);
-        }
+        let statics = fields.each("static").into_iter().enumerate();
+        self.statics = statics.map(|(number, rule)| static_rule(rule, number)).collect();
         fields.end();
+        self.warnings.extend(odd::warnings(self, place));
     }
 }
 

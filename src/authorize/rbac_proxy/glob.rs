@@ -56,6 +56,12 @@ impl Glob {
         &self.written
     }
 
+    /// Whether whatever fits `other` fits this one, as far as that is easy to see.
+    pub(super) fn covers(&self, other: &Glob) -> bool {
+        let literal = !other.written.contains(['*', '?', '[', '\\']);
+        self == other || literal && self.matches(&other.written)
+    }
+
     /// Whether the whole of `path` fits. A star takes as little as it can and is not tried again, as there.
     pub(super) fn matches(&self, path: &str) -> bool {
         let mut path = path;

@@ -15,6 +15,7 @@
 mod attributes;
 mod file;
 mod glob;
+mod odd;
 mod paths;
 mod static_rule;
 mod value;
@@ -104,8 +105,12 @@ impl Rules {
 
     /// Whether any request is asked about by its query. If not, nobody judges it, and it goes on as it came.
     pub fn read_queries(&self) -> bool {
-        let mut askings = std::iter::once(&self.asking).chain(self.by_path.iter().map(|rule| &rule.asking));
-        askings.any(|asking| matches!(asking, Asking::Values { sources, .. } if sources.parameter.is_some()))
+        self.askings().any(|asking| matches!(asking, Asking::Values { sources, .. } if sources.parameter.is_some()))
+    }
+
+    /// All ways in which questions are made.
+    fn askings(&self) -> impl Iterator<Item = &Asking> {
+        std::iter::once(&self.asking).chain(self.by_path.iter().map(|rule| &rule.asking))
     }
 
     /// Why something is allowed without asking anybody else, if it is.
@@ -118,7 +123,7 @@ impl Rules {
         !self.statics.is_empty()
     }
 
-    /// What is no mistake but odd.
+    /// What is no mistake but odd, for the operator.
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
@@ -134,7 +139,14 @@ impl Rules {
 
 impl PathRule {
     fn is_for(&self, method: &Method, path: &str) -> bool {
-        (self.methods.is_empty() || self.methods.contains(method)) && self.paths.iter().any(|glob| glob.matches(path))
+        self.takes(method) && self.paths.iter().any(|glob| glob.matches(path))
+    }
+
+    /// Whoever may have all of it may have its head: where GET is among the methods, HEAD is.
+    fn takes(&self, method: &Method) -> bool {
+        self.methods.is_empty()
+            || self.methods.contains(method)
+            || *method == Method::HEAD && self.methods.contains(&Method::GET)
     }
 }
 

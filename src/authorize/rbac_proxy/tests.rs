@@ -188,7 +188,7 @@ fn files_of_others() {
         "authorization: {}\n",
         // In any case, and with numbers where texts belong.
         "Authorization:\n  resourceattributes: {namespace: 1, apigroup: true}\n  STATIC: [{User: {Name: 7, Groups: [8]}, \
-         Path: /x}]\n",
+         ResourceRequest: true}]\n",
     ] {
         let rules = rules(text);
         assert!(rules.warnings().is_empty(), "{text}");
@@ -244,11 +244,105 @@ fn what_is_no_file_at_all() {
     }
 }
 
+fn warnings(text: &str) -> Vec<String> {
+    rules(text).warnings().iter().map(ToString::to_string).collect()
+}
+
 #[test]
 fn what_is_odd_is_told() {
-    let rules = rules("authorization: {rewrites: {byQueryParameter: {name: n}}, static: [{verb: '*', path: /x}]}\n");
-    let warnings: Vec<_> = rules.warnings().iter().map(ToString::to_string).collect();
+    let warnings =
+        warnings("authorization: {rewrites: {byQueryParameter: {name: n}}, static: [{verb: '*', path: /x}]}\n");
     assert!(warnings[0].starts_with("config.yaml: authorization.rewrites: says nothing without"), "{warnings:?}");
     assert!(warnings[1].starts_with("config.yaml: authorization.static[0].verb: allows no method"), "{warnings:?}");
     assert_eq!(warnings.len(), 2);
+}
+
+#[test]
+fn a_static_rule_that_no_request_meets_is_told_what_to_write() {
+    for (rule, told) in [
+        ("{path: /metrics, verb: get}", None),
+        ("{path: /metrics}", None),
+        ("{path: /metrics, verb: GET}", Some("verb: \"GET\" is the verb of no request; write \"get\"")),
+        ("{path: /metrics, verb: PUT}", Some("verb: \"PUT\" is the verb of no request; write \"update\"")),
+        ("{path: /metrics, verb: list}", Some("verb: \"list\" is the verb of no request; write \"get\"")),
+        (
+            "{path: /metrics, verb: read}",
+            Some("verb: \"read\" is the verb of no request; there are get, create, update, patch, delete"),
+        ),
+        ("{path: metrics}", Some("path: \"metrics\" is the path of no request; write \"/metrics\"")),
+        (
+            "{path: /metrics/*}",
+            Some("path: \"/metrics/*\" stands for itself alone: there are no patterns, queries or escapes here"),
+        ),
+        (
+            "{resourceRequest: true, resource: pods}",
+            Some("resourceRequest: allows nothing: without resourceAttributes requests are asked about by path"),
+        ),
+    ] {
+        let told: Vec<_> =
+            told.map(|told| format!("config.yaml: authorization.static[0].{told}")).into_iter().collect();
+        assert_eq!(warnings(&format!("authorization: {{static: [{rule}]}}\n")), told, "{rule}");
+    }
+    let by_resource = "authorization: {resourceAttributes: {resource: pods}, static: [{path: /x}]}\n";
+    let told = "config.yaml: authorization.static[0].path: allows nothing: with resourceAttributes no request is asked \
+                about by its path";
+    assert_eq!(warnings(by_resource), [told]);
+    // A rule brings verbs, and questions by path.
+    let both = "authorization: {resourceAttributes: {resource: pods}, rules: [{paths: [/x], verb: list}], static: \
+                [{path: /x, verb: list}, {resourceRequest: true}]}\n";
+    assert_eq!(warnings(both), [""; 0]);
+}
+
+#[test]
+fn a_template_that_nothing_is_put_into_is_told() {
+    for text in ["{{ .Value }}", "{{ .Valu }}", "{{ .Value"] {
+        let attributes = format!("{{resource: pods, namespace: '{text}'}}");
+        let told = |at: &str| {
+            format!(
+                "config.yaml: authorization.{at}resourceAttributes.namespace: {text:?} is asked about as it stands: \
+                 beside it are no rewrites, which say where a value comes from"
+            )
+        };
+        assert_eq!(warnings(&format!("authorization: {{resourceAttributes: {attributes}}}\n")), [told("")]);
+        let rule = format!("authorization: {{rules: [{{paths: [/x], resourceAttributes: {attributes}}}]}}\n");
+        assert_eq!(warnings(&rule), [told("rules[0].")]);
+    }
+}
+
+#[test]
+fn a_rule_behind_others_that_take_all_of_it_is_told() {
+    for (before, rule, hidden) in [
+        ("{paths: [/a, /b]}", "{paths: [/b], methods: [GET]}", true),
+        ("{paths: [/a, /b]}", "{paths: [/b, /c]}", false),
+        ("{paths: [/a/*]}", "{paths: [/a/b, '/a/*']}", true),
+        ("{paths: [/a/*]}", "{paths: [/a/b/c]}", false),
+        ("{paths: [/a], methods: [GET]}", "{paths: [/a], methods: [HEAD]}", true),
+        ("{paths: [/a], methods: [HEAD]}", "{paths: [/a], methods: [GET]}", false),
+        ("{paths: [/a], methods: [GET]}", "{paths: [/a]}", false),
+    ] {
+        let told = warnings(&format!("authorization: {{rules: [{before}, {rule}]}}\n"));
+        assert_eq!(told.len(), usize::from(hidden), "{before} {rule}: {told:?}");
+        assert!(told.iter().all(|told| told.starts_with("config.yaml: authorization.rules[1]: is for no request")));
+    }
+    let upper = warnings("authorization: {rules: [{paths: [/a], verb: List}]}\n");
+    assert!(upper[0].ends_with("verbs are in lower case; write \"list\""), "{upper:?}");
+}
+
+#[test]
+fn head_is_get_in_a_rule_unless_it_has_one_of_its_own_before() {
+    let attributes = |resource: &str| format!("resourceAttributes: {{resource: {resource}}}");
+    let by_get = format!("{{paths: [/a], methods: [GET], {}}}", attributes("pods"));
+    let by_head = format!("{{paths: [/a], methods: [HEAD], {}}}", attributes("heads"));
+    let rest = format!("{{paths: ['/*'], {}}}", attributes("secrets"));
+    for (list, head, get) in [
+        (format!("{by_get}, {rest}"), "pods", "pods"),
+        (format!("{by_head}, {by_get}, {rest}"), "heads", "pods"),
+        (format!("{by_head}, {rest}"), "heads", "secrets"),
+    ] {
+        let rules = rules(&format!("authorization: {{rules: [{list}]}}\n"));
+        for (method, resource) in [("HEAD", head), ("GET", get), ("POST", "secrets")] {
+            let asked = asked(&rules, method, "/a", &[]).unwrap();
+            assert!(asked.ends_with(&format!(" /  {resource}/ \n")), "{list} {method}: {asked}");
+        }
+    }
 }

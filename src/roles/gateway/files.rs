@@ -142,6 +142,12 @@ impl Files {
             egress,
         })
     }
+
+    /// What is no mistake but odd, in files of which no log tells it when they are read.
+    pub(in crate::roles) fn warnings(&self) -> Vec<Problem> {
+        let policy = self.policy.iter().flat_map(|(_, policy)| policy.warnings());
+        policy.chain(self.rules.iter().flat_map(|(_, rules)| rules.warnings())).cloned().collect()
+    }
 }
 
 fn authentication(config: &GatewayConfig) -> Result<Option<ConfigurationFile>, Problems> {

@@ -1,0 +1,137 @@
+//! What a file says and no request ever meets. To kube-rbac-proxy none of it is a mistake, and it starts; most likely
+//! each is one.
+
+use http::Method;
+
+use super::attributes::{Asking, Resource};
+use super::glob::Glob;
+use super::static_rule::{StaticRule, What};
+use super::{PathRule, Rules};
+use crate::kubeapi::verb_of;
+use crate::process::Problem;
+
+/// Verbs that methods have. `*`, of all others, is told apart.
+const VERBS: [&str; 5] = ["get", "create", "update", "patch", "delete"];
+
+/// Everything odd about `rules`, each at its field; `place` is the file.
+pub(super) fn warnings(rules: &Rules, place: &str) -> Vec<Problem> {
+    let mut odd = Odd { place, found: Vec::new() };
+    odd.templates("authorization", &rules.asking);
+    for (number, rule) in rules.by_path.iter().enumerate() {
+        let at = format!("authorization.rules[{number}]");
+        odd.templates(&at, &rule.asking);
+        odd.path_rule(&at, rule, &rules.by_path[..number]);
+    }
+    for (number, rule) in rules.statics.iter().enumerate() {
+        odd.static_rule(&format!("authorization.static[{number}]"), rule, rules);
+    }
+    odd.found
+}
+
+struct Odd<'p> {
+    place: &'p str,
+    found: Vec<Problem>,
+}
+
+impl Odd<'_> {
+    fn tell(&mut self, at: &str, field: &str, message: impl std::fmt::Display) {
+        let dot = if field.is_empty() { "" } else { "." };
+        self.found.push(Problem::field(self.place, format_args!("{at}{dot}{field}"), message));
+    }
+
+    /// A template where nothing is put in.
+    fn templates(&mut self, at: &str, asking: &Asking) {
+        let Asking::Resource(resource) = asking else { return };
+        let Resource { namespace, api_group, api_version, resource, subresource, name } = resource;
+        for (field, text) in [
+            ("namespace", namespace),
+            ("apiGroup", api_group),
+            ("apiVersion", api_version),
+            ("resource", resource),
+            ("subresource", subresource),
+            ("name", name),
+        ] {
+            if text.contains("{{") {
+                let message = "is asked about as it stands: beside it are no rewrites, which say where a value comes \
+                               from";
+                self.tell(at, &format!("resourceAttributes.{field}"), format_args!("{text:?} {message}"));
+            }
+        }
+    }
+
+    fn path_rule(&mut self, at: &str, rule: &PathRule, before: &[PathRule]) {
+        let taken = |path: &Glob, method: Option<&Method>| {
+            let takes = |other: &PathRule| method.map_or(other.methods.is_empty(), |method| other.takes(method));
+            before.iter().any(|other| takes(other) && other.paths.iter().any(|glob| glob.covers(path)))
+        };
+        let all_taken = |path: &Glob| match rule.methods.is_empty() {
+            true => taken(path, None),
+            false => rule.methods.iter().all(|method| taken(path, Some(method))),
+        };
+        if !rule.paths.is_empty() && rule.paths.iter().all(all_taken) {
+            self.tell(
+                at,
+                "",
+                "is for no request: rules before it are for all of its paths and methods (GET is HEAD, too)",
+            );
+        }
+        if let Some(verb) = rule.verb.as_deref().filter(|verb| verb.bytes().any(|byte| byte.is_ascii_uppercase())) {
+            let message = "is asked about as it stands, and the cluster's verbs are in lower case; write";
+            self.tell(at, "verb", format_args!("{verb:?} {message} {:?}", verb.to_ascii_lowercase()));
+        }
+    }
+
+    fn static_rule(&mut self, at: &str, rule: &StaticRule, rules: &Rules) {
+        let mut askings = rules.askings();
+        let (resources, paths) = match &rule.what {
+            What::Resource { .. } => (askings.any(|asking| !matches!(asking, Asking::Path)), true),
+            What::Path(_) => (true, askings.any(|asking| matches!(asking, Asking::Path))),
+        };
+        if !resources {
+            self.tell(
+                at,
+                "resourceRequest",
+                "allows nothing: without resourceAttributes requests are asked about by path",
+            );
+        }
+        if !paths {
+            self.tell(at, "path", "allows nothing: with resourceAttributes no request is asked about by its path");
+        }
+        let verb = rule.verb.as_str();
+        let asked = VERBS.contains(&verb) || rules.by_path.iter().any(|rule| rule.verb.as_deref() == Some(verb));
+        if verb == "*" {
+            let message = "allows no method that has a verb, HEAD included: write get, create, update, patch or \
+                           delete, or leave it out for all";
+            self.tell(at, "verb", message);
+        } else if !verb.is_empty() && !asked {
+            let message = "is the verb of no request";
+            match meant(verb) {
+                Some(meant) => self.tell(at, "verb", format_args!("{verb:?} {message}; write {meant:?}")),
+                None => self.tell(at, "verb", format_args!("{verb:?} {message}; there are {}", VERBS.join(", "))),
+            }
+        }
+        let What::Path(path) = &rule.what else { return };
+        if !path.starts_with('/') {
+            self.tell(at, "path", format_args!("{path:?} is the path of no request; write \"/{path}\""));
+        } else if path.contains(['*', '?', '%']) {
+            let message = "stands for itself alone: there are no patterns, queries or escapes here";
+            self.tell(at, "path", format_args!("{path:?} {message}"));
+        }
+    }
+}
+
+/// The verb that somebody meant who wrote a method, or a verb that Kubernetes has and there is not here.
+fn meant(written: &str) -> Option<&'static str> {
+    let lower = written.to_ascii_lowercase();
+    if let Some(verb) = VERBS.into_iter().find(|verb| *verb == lower) {
+        return Some(verb);
+    }
+    match lower.as_str() {
+        "list" | "watch" => Some("get"),
+        "deletecollection" => Some("delete"),
+        _ => Method::from_bytes(written.to_ascii_uppercase().as_bytes())
+            .map(|method| verb_of(&method))
+            .ok()
+            .filter(|verb| !verb.is_empty()),
+    }
+}
