@@ -59,7 +59,7 @@ static FILTER: Group = Group {
             "accept-hosts",
             Kind::Text("REGEX,…"),
             r"^localhost$,^127\.0\.0\.1$,^\[::1\]$",
-            "Hosts that clients may call us by, and whose web pages may ask: this keeps the pages of others out",
+            "Hosts that clients may call us by. A web page may ask only the very host and port that it came from",
         ),
         Flag::new("accept-paths", Kind::Text("REGEX,…"), "^.*", "Paths that are served"),
         Flag::new(
@@ -161,6 +161,16 @@ pub struct Patterns {
     pub reject_methods: Vec<Regex>,
 }
 
+/// A name that nobody means to be called by.
+const ANYBODY_S: &[u8] = b"pages-of-others.invalid";
+
+impl Patterns {
+    /// Whether clients may call us by any name.
+    fn accept_any_host(&self) -> bool {
+        self.accept_hosts.iter().any(|pattern| pattern.is_match(ANYBODY_S))
+    }
+}
+
 impl Arguments<Proxy> {
     /// Reads command line, environment and configuration file.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (ProxyConfig, Mistakes) {
@@ -189,6 +199,11 @@ impl Arguments<Proxy> {
             reject_methods: patterns(&mut reading, "reject-methods"),
         };
         let filter = (!reading.switch("disable-filter")).then_some(patterns);
+        if filter.as_ref().is_some_and(Patterns::accept_any_host) {
+            let message = "every name is one of ours: any web page whose name is made to lead here can use the API; \
+                           name the hosts, as in ^proxy\\.example\\.com$";
+            reading.warning("accept-hosts", message);
+        }
         if filter.is_none() && matches!(listen, Listen::Tcp(_)) {
             // In the words of kubectl.
             let message = "Request filter disabled, your proxy is vulnerable to XSRF attacks, please be cautious";
@@ -320,6 +335,26 @@ mod tests {
         }
         let all = read(&["--reject-methods=[", "--reject-paths=)", "--keepalive=soon"]).unwrap_err();
         assert_eq!(all.lines().count(), 3, "{all}");
+    }
+
+    #[test]
+    fn to_be_called_by_any_name_is_told() {
+        for (hosts, told) in [
+            (".*", 1),
+            ("", 1),
+            ("^*$", 1),
+            ("^localhost$,.", 1),
+            (r"^proxy\.example$", 0),
+            (r"^.*\.corp\.example$", 0),
+        ] {
+            let command = Arguments::<Proxy>::augment_args(Command::new("proxy"));
+            let matches = command.try_get_matches_from(["proxy", &format!("--accept-hosts={hosts}")]).unwrap();
+            let (_, mistakes) = Arguments::<Proxy>::from_arg_matches(&matches)
+                .unwrap()
+                .read(&|name| (name == "HOME").then(|| "/home/jane".to_owned()));
+            assert!(mistakes.problems.0.is_empty(), "{hosts}: {}", mistakes.problems);
+            assert_eq!(mistakes.warnings.len(), told, "{hosts}");
+        }
     }
 
     #[test]

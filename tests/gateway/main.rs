@@ -66,6 +66,7 @@ mod served;
 mod sidecar;
 mod silent;
 mod socks5;
+mod strangers;
 mod token_webhook;
 mod tokens;
 mod trust;

@@ -1,7 +1,7 @@
 //! Who may ask for what: the patterns of the operator, and what a browser says of the page that asks.
 
 use http::header::ORIGIN;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use regex::bytes::Regex;
 
 use crate::config::proxy::Patterns;
@@ -15,7 +15,7 @@ pub(super) fn accepts(patterns: &Patterns, method: &Method, path: &[u8], host: &
         && !finds(&patterns.reject_methods, method.as_str().as_bytes())
         && finds(&patterns.accept_paths, path)
         && is_ours(patterns, host)
-        && is_from_us(patterns, method, headers)
+        && is_from_us(patterns, method, host, headers)
 }
 
 /// Whether `host`, whatever port behind it, is a name of ours.
@@ -26,18 +26,52 @@ fn is_ours(patterns: &Patterns, host: &str) -> bool {
         || name.contains(':') && finds(&patterns.accept_hosts, format!("[{name}]").as_bytes())
 }
 
-/// Whether the page that a browser asks for, if it is one, is one of ours.
-fn is_from_us(patterns: &Patterns, method: &Method, headers: &HeaderMap) -> bool {
+/// Whether no page asks, or one of ours: one that came from the very name and port that it asks. Another port is
+/// another's page, whatever its name.
+fn is_from_us(patterns: &Patterns, method: &Method, host: &str, headers: &HeaderMap) -> bool {
     let mut origins = headers.get_all(ORIGIN).iter();
-    if let Some(origin) = origins.next() {
+    let origin = match (origins.next(), origins.next()) {
+        (None, _) => None,
         // A page without an origin of its own (`null`) is nobody's.
-        let host = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
-        return origins.next().is_none() && host.is_some_and(|host| is_ours(patterns, host));
+        (Some(origin), None) => match origin.to_str().ok().and_then(|origin| origin.split_once("://")) {
+            Some((_, place)) => Some(place),
+            None => return false,
+        },
+        (Some(_), Some(_)) => return false,
+    };
+    match sender(headers) {
+        Sender::NoPage => origin.is_none_or(|place| place == host),
+        // A server that serves pages and passes on what they ask us has another port, or another of our names.
+        Sender::SameOrigin => origin.is_none_or(|place| place == host || is_ours(patterns, place)),
+        // What needs no permission to be sent (pictures, scripts, forms) comes without an origin.
+        Sender::OtherOrigin => origin.is_none() && follows_a_link(method, headers),
     }
+}
+
+/// What a browser says of the page that asks (Fetch Metadata); no page can say it itself.
+enum Sender {
+    /// None, or a browser that does not say.
+    NoPage,
+    /// The page is of the server that the browser asks.
+    SameOrigin,
+    OtherOrigin,
+}
+
+fn sender(headers: &HeaderMap) -> Sender {
+    let mut said = headers.get_all("sec-fetch-site").iter().map(HeaderValue::as_bytes);
+    match (said.next(), said.next()) {
+        (None | Some(b"none"), None) => Sender::NoPage,
+        (Some(b"same-origin"), None) => Sender::SameOrigin,
+        _ => Sender::OtherOrigin,
+    }
+}
+
+/// Whether somebody follows a link, wherever it stands: the page that it stands on does not see what comes.
+fn follows_a_link(method: &Method, headers: &HeaderMap) -> bool {
     let says = |name, word: &str| headers.get(name).is_some_and(|value| value.as_bytes() == word.as_bytes());
-    let follows_a_link = matches!(*method, Method::GET | Method::HEAD) && says("sec-fetch-mode", "navigate");
-    // What needs no permission to be sent (pictures, scripts, forms) comes without an origin.
-    !says("sec-fetch-site", "cross-site") || follows_a_link && says("sec-fetch-dest", "document")
+    matches!(*method, Method::GET | Method::HEAD)
+        && says("sec-fetch-mode", "navigate")
+        && says("sec-fetch-dest", "document")
 }
 
 fn finds(patterns: &[Regex], text: &[u8]) -> bool {
@@ -56,8 +90,6 @@ fn without_port(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn patterns(hosts: &[&str], accept: &str, reject: &[&str], methods: &str) -> Patterns {
@@ -101,13 +133,16 @@ mod tests {
 
     #[test]
     fn pages_of_others_may_not_ask() {
+        let link = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
         for headers in [
             &[("origin", "http://localhost:8001")][..],
-            &[("origin", "http://127.0.0.1:3000"), ("sec-fetch-site", "cross-site")],
-            &[("origin", "http://[::1]:8001")],
+            &[("origin", "http://localhost:8001"), ("sec-fetch-site", "same-origin")],
+            // Through the server of a page that is developed.
+            &[("origin", "http://127.0.0.1:3000"), ("sec-fetch-site", "same-origin")],
             &[("sec-fetch-site", "same-origin")],
             &[("sec-fetch-site", "none")],
-            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")],
+            &[("sec-fetch-site", "cross-site"), link[0], link[1]],
+            &[("sec-fetch-site", "same-site"), link[0], link[1]],
         ] {
             assert!(get("/api", "localhost:8001", headers), "{headers:?}");
         }
@@ -116,12 +151,35 @@ mod tests {
             &[("origin", "null")],
             &[("origin", "")],
             &[("origin", "http://localhost.evil.example:8001")],
-            &[("origin", "http://localhost"), ("origin", "http://evil.example")],
+            &[("origin", "http://localhost:8001"), ("origin", "http://evil.example")],
+            &[("origin", "http://localhost")],
+            &[("origin", "http://localhost:3000")],
+            &[("origin", "http://localhost:3000"), ("sec-fetch-site", "same-site")],
+            &[("origin", "http://127.0.0.1:8001")],
+            &[("origin", "http://127.0.0.1:8001"), ("sec-fetch-site", "cross-site")],
+            &[("origin", "http://evil.example"), ("sec-fetch-site", "same-origin")],
             &[("sec-fetch-site", "cross-site")],
-            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")],
+            &[("sec-fetch-site", "same-site")],
+            &[("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "cross-site"), link[0], ("sec-fetch-dest", "iframe")],
+            &[("origin", "http://evil.example"), ("sec-fetch-site", "cross-site"), link[0], link[1]],
         ] {
             assert!(!get("/api", "localhost:8001", headers), "{headers:?}");
         }
+    }
+
+    #[test]
+    fn whatever_names_are_ours_pages_of_others_may_not_ask() {
+        let any = patterns(&[".*"], ".*", &["^$"], "^$");
+        let asked = |host: &str, headers: &[(&'static str, &'static str)]| {
+            let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+            accepts(&any, &Method::POST, b"/api", host, &headers.collect())
+        };
+        assert!(asked("rebind.evil.example", &[]));
+        assert!(asked("proxy.example:8001", &[("origin", "http://proxy.example:8001")]));
+        assert!(!asked("proxy.example:8001", &[("origin", "http://evil.example")]));
+        let said = [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")];
+        assert!(!asked("rebind.evil.example", &said) && !asked("evil.example", &said));
     }
 
     #[test]

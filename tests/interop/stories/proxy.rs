@@ -185,6 +185,7 @@ fn side_by_side(world: &World, program: &Kubectl) {
             ("GET /version", "Host: [::1]:PORT\r\n", Some((200, "kubectl's default means this name and misses it"))),
             ("GET /static/page/", "Host: rebound.example\r\n", Some((403, "the filter covers static files"))),
             ("GET /version", "Origin: http://evil.example\r\n", Some((403, "pages of others are kept out"))),
+            ("GET /version", "Origin: http://localhost:3000\r\n", Some((403, "pages of others are kept out"))),
             ("GET /version", "Sec-Fetch-Site: cross-site\r\n", Some((403, "pages of others are kept out"))),
             (
                 "GET /static/list/unknown",
