@@ -14,6 +14,7 @@ use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 
 use super::Limits;
+use super::blocks::Owed;
 
 /// What one connection does, written by its own task and by the sweep of the same thread.
 ///
@@ -26,7 +27,8 @@ pub(super) struct Lifetime {
     served: AtomicU64,
     /// Milliseconds since `epoch` at which the connection fell idle.
     idle_since: AtomicU64,
-    /// Milliseconds since `epoch` plus one at which the first byte of a header came; 0 when none waits.
+    /// Milliseconds since `epoch` plus one at which the first byte of a header came, or of anything else of an HTTP/2
+    /// client that h2 waits for the rest of; 0 when none waits.
     first_byte: AtomicU64,
     end: AtomicU8,
     /// Milliseconds since `epoch` at which the connection was told to end gracefully.
@@ -76,8 +78,7 @@ impl Lifetime {
     /// Bytes came in; they begin a header when no request runs (HTTP/1.1 only).
     pub(super) fn bytes_came(&self) {
         self.moved();
-        if !self.http2
-            && self.active.load(Ordering::Relaxed) == 0
+        if self.active.load(Ordering::Relaxed) == 0
             && self.first_byte.load(Ordering::Relaxed) == 0
             && !self.upgraded.load(Ordering::Relaxed)
         {
@@ -85,11 +86,24 @@ impl Lifetime {
         }
     }
 
+    /// Bytes came in, after which so much is owed (HTTP/2 only).
+    pub(super) fn frames_came(&self, owed: Owed) {
+        self.moved();
+        match owed {
+            Owed::Nothing => self.first_byte.store(0, Ordering::Relaxed),
+            Owed::Since => self.first_byte.store(self.now() + 1, Ordering::Relaxed),
+            Owed::Still => {}
+        }
+    }
+
     /// A request begins; it ends when the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
         self.served.fetch_add(1, Ordering::Relaxed);
-        self.first_byte.store(0, Ordering::Relaxed);
+        // Over HTTP/2 the next one's header may have begun already.
+        if !self.http2 {
+            self.first_byte.store(0, Ordering::Relaxed);
+        }
         Active(self.clone())
     }
 
@@ -155,6 +169,7 @@ impl Lifetime {
     }
 
     fn verdict(&self, limits: &Limits) -> End {
+        // Where requests run, they bound what the connection costs: a watch is not ended for another's header.
         if self.upgraded.load(Ordering::Relaxed) || self.active.load(Ordering::Relaxed) > 0 {
             return End::No;
         }

@@ -6,6 +6,7 @@
 
 mod accept;
 mod bind;
+mod blocks;
 mod cork;
 mod http1;
 mod http2;
@@ -32,7 +33,8 @@ pub struct Limits {
     pub max_request_header_bytes: u32,
     /// For the whole TLS handshake.
     pub handshake_timeout: Duration,
-    /// From a request's first byte to the end of its header (HTTP/1.1).
+    /// From a request's first byte to the end of its header; over HTTP/2, for every header block, and every other frame
+    /// but a body's, while no other request runs on the connection.
     pub read_header_timeout: Duration,
     /// For a connection on which no request runs.
     pub idle_timeout: Duration,

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::blocks::Blocks;
 use super::lifetime::{End, Lifetime};
 use super::linger::Linger;
 
@@ -14,20 +15,28 @@ use super::linger::Linger;
 pub(super) struct Observed<T> {
     stream: T,
     lifetime: Arc<Lifetime>,
+    /// Of an HTTP/2 client, what it owes.
+    blocks: Option<Blocks>,
     /// Once our half is closed.
     linger: Option<Linger>,
 }
 
 impl<T> Observed<T> {
     pub(super) fn new(stream: T, lifetime: Arc<Lifetime>) -> Observed<T> {
-        Observed { stream, lifetime, linger: None }
+        let blocks = lifetime.http2.then(Blocks::new);
+        Observed { stream, lifetime, blocks, linger: None }
     }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Observed<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let result = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
-        self.lifetime.bytes_came();
+        let this = &mut *self;
+        let before = buffer.filled().len();
+        let result = ready!(Pin::new(&mut this.stream).poll_read(cx, buffer));
+        match &mut this.blocks {
+            Some(blocks) => this.lifetime.frames_came(blocks.follow(&buffer.filled()[before..])),
+            None => this.lifetime.bytes_came(),
+        }
         Poll::Ready(result)
     }
 }

@@ -334,7 +334,7 @@ async fn a_thousand_clients_that_never_finish_keep_nobody_waiting() {
     assert!(descriptors.is_none_or(|most| most > 2 * ALL as u64), "{descriptors:?} descriptors are too few");
     let world = World::new();
     let server = Plain::http1(Place::socket(&world), fine).await;
-    let guard = Guard::before(world, &server.url(), &["--read-header-timeout=10s", "--idle-timeout=10s"]).await;
+    let guard = Guard::before(world, &server.url(), &["--read-header-timeout=10s", "--idle-timeout=1h"]).await;
     assert_eq!(guard.http2().await.get("/books").await.status, 200);
     let before = guard.sidecar.resident();
     let mut stuck = Vec::new();

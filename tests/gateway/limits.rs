@@ -204,6 +204,62 @@ async fn a_header_that_takes_too_long_is_cut() {
     assert!(ask(&mut used).await.starts_with("HTTP/1.1 200 "));
 }
 
+/// Over HTTP/2 as well, whatever it is that never becomes whole, and however busy its sender looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_begins_over_http2_and_takes_too_long_is_cut() {
+    let scene = Scene::of(&["--read-header-timeout=1s", "--idle-timeout=1h"]).await;
+    let jane = scene.world.user("jane", &[]);
+    let idle = Client::http2(&scene.world, &scene.gateway, Some(&jane)).await;
+    assert_eq!(idle.get(THINGS).await.status, 200);
+    let connected = || connect(&scene.world, scene.gateway.address, None, &["h2"]);
+    // A request runs here: it has the time of all requests, and the connection stays for it.
+    let mut busy = Frames::open(&scene.world, &scene.gateway, Some(&jane), &[]).await;
+    assert!(busy.send(&frames::get(1, &format!("{THINGS}/stall"), &[])).await);
+    assert!(busy.send(&frame(frames::HEADERS, frames::END_STREAM, 3, &[0x82])).await);
+
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = frame(frames::SETTINGS, 0, 0, &[]);
+    let opening = [PREFACE, &settings].concat();
+    let whole = frames::get(1, "/livez", &[]);
+    let mut stuck = Vec::new();
+    for begun in [
+        PREFACE[..1].to_vec(),
+        PREFACE[..20].to_vec(),
+        [PREFACE, &settings[..3]].concat(),
+        [&opening[..], &whole[..5]].concat(),
+        [&opening[..], &whole[..whole.len() - 1]].concat(),
+        [&opening[..], &frame(frames::PING, 0, 0, &[0; 8])[..12]].concat(),
+        [&opening[..], &whole[..], &frame(frames::HEADERS, frames::END_STREAM, 3, &[0x82])].concat(),
+    ] {
+        let mut stream = connected().await;
+        stream.write_all(&begun).await.unwrap();
+        stream.flush().await.unwrap();
+        stuck.push(stream);
+    }
+    for stream in &mut stuck {
+        rest(stream).await;
+    }
+    let mut slow = connected().await;
+    let (mut read, mut write) = tokio::io::split(&mut slow);
+    let trickle = async {
+        write.write_all(&[&opening[..], &frame(frames::HEADERS, frames::END_STREAM, 1, &[0x82])].concat()).await?;
+        loop {
+            write.write_all(&frame(frames::CONTINUATION, 0, 1, &[])).await?;
+            write.flush().await?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let ended: std::io::Result<()> = tokio::select! {
+        ended = trickle => ended,
+        _ = rest(&mut read) => Ok(()),
+    };
+    drop(ended);
+    // Neither who has begun nothing, nor who has something to wait for.
+    assert_eq!(idle.get(THINGS).await.status, 200);
+    scene.release.send(true).unwrap();
+    assert_eq!(busy.answer(1).await, Answered::Status(200));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_is_closed_and_one_with_a_request_is_not() {
     let scene = Scene::of(&["--idle-timeout=1s"]).await;
