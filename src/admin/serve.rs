@@ -22,10 +22,12 @@ use tokio::sync::Semaphore;
 use super::host::Told;
 use super::page;
 use super::report::StatusReport;
+use crate::listen::bind;
 use crate::observe::metrics::Format;
 use crate::observe::{Health, LogLevel, Metrics};
 use crate::process::Problem;
 
+const FLAG: &str = "--admin-address";
 /// Connections at a time; more wait.
 const CONNECTIONS: usize = 64;
 /// The longest a connection lives: a reader that stops does not keep its place for ever.
@@ -57,19 +59,16 @@ pub struct Admin {
     pub local_addr: SocketAddr,
 }
 
-/// Binds `address` (`host:port`) and serves `state` there on a thread of its own.
-pub fn spawn(address: &str, state: AdminState) -> Result<Admin, Problem> {
-    let problem = |what: &str, error: &dyn std::fmt::Display| {
-        Problem::new("--admin-address", format!("{what} {address}: {error}"))
-    };
-    let listener = TcpListener::bind(address).map_err(|error| problem("cannot listen on", &error))?;
-    listener.set_nonblocking(true).map_err(|error| problem("cannot listen on", &error))?;
+/// Binds `address` and serves `state` there on a thread of its own.
+pub fn spawn(address: SocketAddr, state: AdminState) -> Result<Admin, Problem> {
+    let problem = |what: &str, error: &dyn std::fmt::Display| Problem::new(FLAG, format!("{what} {address}: {error}"));
+    let listener = bind(address, FLAG).map_err(|why| Problem::new(FLAG, why))?;
     let local_addr = listener.local_addr().map_err(|error| problem("cannot listen on", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| problem("cannot serve", &error))?;
-    let server = Server { told: Told::new(address), state };
+    let server = Server { told: Told::new(&address.to_string()), state };
     thread::Builder::new()
         .name("admin".into())
         .spawn(move || tokio::task::LocalSet::new().block_on(&runtime, server.accept(listener)))
@@ -244,7 +243,7 @@ mod tests {
             connections: Box::new(|| serde_json::json!([])),
             tasks: Box::new(|| serde_json::json!([])),
         };
-        spawn("127.0.0.1:0", state).unwrap()
+        spawn("127.0.0.1:0".parse().unwrap(), state).unwrap()
     }
 
     /// Status code, head and body of the answer to `request`, in which `{host}` is where we stand.
@@ -335,7 +334,7 @@ mod tests {
             connections: Box::new(|| serde_json::Value::Null),
             tasks: Box::new(|| serde_json::Value::Null),
         };
-        let problem = spawn(&admin.local_addr.to_string(), state).err().unwrap();
+        let problem = spawn(admin.local_addr, state).err().unwrap();
         assert_eq!(problem.place, "--admin-address");
         assert!(problem.message.contains(&admin.local_addr.to_string()), "{problem}");
     }

@@ -8,6 +8,7 @@ pub mod egress;
 mod file;
 mod flag;
 pub mod gateway;
+mod listening;
 pub mod proxy;
 mod quickstart;
 mod reading;

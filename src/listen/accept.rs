@@ -13,7 +13,7 @@ use crate::process::{self, Drain, Phase};
 pub struct Incoming {
     /// The socket, non-blocking, without Nagle's delay, with keep-alive.
     pub socket: std::net::TcpStream,
-    /// The other end, as the socket sees it.
+    /// The other end, as the socket sees it; over IPv4 never in its IPv6 form.
     pub remote: SocketAddr,
     /// Holds the place of this connection in the counts; keep it as long as the connection lives.
     pub place: Place,
@@ -56,6 +56,8 @@ impl Acceptor {
     }
 
     fn hand_over(&self, socket: std::net::TcpStream, remote: SocketAddr) {
+        // Of a client over IPv4 that came by a listener of both families, its own.
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let Some((sender, count)) = self.workers.iter().min_by_key(|(_, count)| count.load(Ordering::Relaxed)) else {
             return;
         };

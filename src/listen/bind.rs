@@ -1,6 +1,7 @@
 //! Taking the port, once.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -11,32 +12,53 @@ use crate::process::Problem;
 /// `SO_REUSEPORT` stays off: a second process on the same port must fail instead of taking a share of
 /// the connections. `SO_REUSEADDR` is on, so that a restart need not wait for `TIME_WAIT` to pass.
 ///
+/// `0.0.0.0` and `::` both are every address of both families, as with Go's `net.Listen` and so with kube-apiserver's
+/// `--bind-address`; clients over IPv4 then have addresses such as `::ffff:127.0.0.1`.
+///
 /// # Errors
 /// A [`Problem`] that names the address and says what to do; `flag` is where the operator writes the port.
 pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
-    let listen = || {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_reuse_address(true)?;
-        socket.set_nonblocking(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(4096)?;
-        Ok(TcpListener::from(socket))
+    let listening = if address.ip().is_unspecified() {
+        listen(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port())).or_else(|error| match error.kind() {
+            _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => everywhere(address),
+            // A machine where IPv6 is there, but off.
+            io::ErrorKind::AddrNotAvailable => everywhere(address),
+            _ => Err(error),
+        })
+    } else {
+        listen(address)
     };
-    listen().map_err(|error: std::io::Error| {
+    listening.map_err(|error| {
         let advice = match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
+            io::ErrorKind::AddrInUse => {
                 format!("the address is in use: stop the process that listens there, or choose another {flag}")
             }
-            std::io::ErrorKind::PermissionDenied => {
+            io::ErrorKind::PermissionDenied => {
                 format!("not permitted: ports below 1024 need CAP_NET_BIND_SERVICE, or choose another {flag}")
             }
-            std::io::ErrorKind::AddrNotAvailable => {
-                "no such address on this machine: choose one that it has".to_owned()
-            }
+            io::ErrorKind::AddrNotAvailable => "no such address on this machine: choose one that it has".to_owned(),
             _ => return Problem::new(address, format!("cannot listen: {error}")),
         };
         Problem::new(address, advice)
     })
+}
+
+/// Every address, where there is no IPv6.
+fn everywhere(address: SocketAddr) -> io::Result<TcpListener> {
+    listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    if address.is_ipv6() {
+        // Whatever the machine's default is.
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(4096)?;
+    Ok(TcpListener::from(socket))
 }
 
 /// Raises the limit of open file descriptors to the hard limit, and says how many there are.
@@ -61,5 +83,16 @@ mod tests {
         let first = bind("127.0.0.1:0".parse().unwrap(), "--listen").unwrap();
         let problem = bind(first.local_addr().unwrap(), "--listen").unwrap_err();
         assert!(problem.message.ends_with("or choose another --listen"), "{problem}");
+    }
+
+    #[test]
+    fn no_address_in_particular_is_every_one_of_both_families() {
+        let ipv6 = TcpListener::bind("[::1]:0").is_ok();
+        for any in ["0.0.0.0:0", "[::]:0"] {
+            let listener = bind(any.parse().unwrap(), "--listen").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            assert!(!ipv6 || std::net::TcpStream::connect(("::1", port)).is_ok(), "{any}");
+        }
     }
 }

@@ -407,7 +407,7 @@ Mistakes in files; what they said before is in use:
             connections: Box::new(|| serde_json::Value::Null),
             tasks: Box::new(|| serde_json::Value::Null),
         };
-        let admin = spawn("127.0.0.1:0", state).unwrap();
+        let admin = spawn("127.0.0.1:0".parse().unwrap(), state).unwrap();
         let ask = |output| StatusCommand { admin_address: admin.local_addr.to_string(), output }.answer().unwrap();
         assert!(ask(Output::Table).contains("v1.example.narthex.dev"));
         assert_eq!(serde_json::from_str::<StatusReport>(&ask(Output::Json)).unwrap(), report());

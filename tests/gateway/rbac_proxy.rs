@@ -48,6 +48,29 @@ async fn its_words_and_what_the_server_behind_sees() {
     assert_eq!(refused.status, 403);
 }
 
+/// As kube-prometheus has it, `[$(IP)]:9100`, whatever a pod's IP may be; and no host is every address of both families.
+#[tokio::test]
+async fn it_listens_where_go_would() {
+    let ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    for (place, hosts) in [
+        ("[127.0.0.1]:0", &["127.0.0.1"][..]),
+        ("localhost:0", &["127.0.0.1"]),
+        (":0", &["127.0.0.1", "::1"]),
+        ("0.0.0.0:0", &["127.0.0.1", "::1"]),
+        ("[::]:0", &["127.0.0.1", "::1"]),
+    ] {
+        let world = World::new();
+        let server = server(&world, "{}").await;
+        let place = format!("--secure-listen-address={place}");
+        let mut stage = Stage::set_as(NAME, &[("/", &server)], world, &[&place]).await;
+        for host in hosts.iter().filter(|host| ipv6 || !host.contains(':')) {
+            stage.sidecar.address.set_ip(host.parse().unwrap());
+            assert_eq!(stage.ask("/metrics", &[TINA]).await.status, 200, "{place} at {host}");
+            assert_eq!(server.last().all("x-forwarded-for"), [*host], "{place}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn each_value_is_asked_about_and_all_must_be_allowed() {
     let world = World::new();

@@ -38,7 +38,7 @@ pub static SERVING: Group = Group {
             "bind-address",
             Kind::Text("IP"),
             "",
-            "Address to listen on (default 127.0.0.1 when the serving certificate is self-made, else 0.0.0.0)",
+            "Address to listen on (default 127.0.0.1 when the serving certificate is self-made, else 0.0.0.0). Both 0.0.0.0 and :: are all addresses, IPv4 and IPv6",
         ),
         SECURE_PORT,
         Flag::new(

@@ -135,7 +135,7 @@ static LISTENING: Group = Group {
             "secure-listen-address",
             Kind::Text("HOST:PORT"),
             "",
-            "Where to serve HTTPS, instead of --bind-address and --secure-port",
+            "Where to serve HTTPS, instead of --bind-address and --secure-port: :8443 for all addresses of IPv4 and IPv6, a name for its address",
         ),
         Flag::new(
             "proxy-endpoints-port",

@@ -13,7 +13,7 @@ use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
 use super::gateway::{self, Behind, Forwarding, GatewayConfig, Mode, Requested};
 use super::reading::{Mistakes, Reading};
-use super::value;
+use super::listening::listen_address;
 use crate::kubeclient::Source;
 use crate::message::ErrorFormat;
 use crate::{registry, tls};
@@ -66,15 +66,15 @@ impl Arguments<Sidecar> {
         );
         without_anybody_to_ask(&mut reading, &who, &modes, api_server.as_deref());
         let mut serving = gateway::serving::serving(&mut reading, &who);
-        if reading.given("secure-listen-address")
-            && let Some(address) = reading.parse("secure-listen-address", listen_address)
-        {
+        if reading.given("secure-listen-address") {
+            if let Some(address) = reading.parse("secure-listen-address", listen_address) {
+                serving.address = address;
+            }
             for other in ["bind-address", "secure-port"] {
                 if reading.given(other) {
                     reading.problem(other, "cannot be given together with --secure-listen-address");
                 }
             }
-            serving.address = address;
         } else if as_rbac_proxy && !["bind-address", "secure-port"].iter().any(|other| reading.given(other)) {
             reading.problem("secure-listen-address", "needed: where to serve, such as 0.0.0.0:8443");
         }
@@ -183,12 +183,6 @@ fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: 
              --token-auth-file",
         );
     }
-}
-
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    // As Go: an empty host is every address.
-    let text = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
-    value::address(&text).map_err(|error| error.to_string())
 }
 
 fn forwarding(reading: &mut Reading<'_>) -> Forwarding {

@@ -82,7 +82,10 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
 
     // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
     let listener = bind(config.serving.address, "--secure-port")?;
-    let address = listener.local_addr().map_err(|error| Problem::new(config.serving.address, error))?;
+    let asked = config.serving.address;
+    let address = listener.local_addr().map_err(|error| Problem::new(asked, error))?;
+    // A listener of both families calls itself `[::]`, whatever it was asked to be.
+    let address = SocketAddr::new(asked.ip(), address.port());
 
     let endpoints = config.serving.endpoints.map(|at| bind(at, "--proxy-endpoints-port")).transpose()?;
     let own = own_certificates(config, address, extra);
@@ -358,7 +361,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
                 access_log: access_log.clone(),
                 more,
             };
-            Some(admin::spawn(&at.to_string(), status::state(&shared, told))?)
+            Some(admin::spawn(at, status::state(&shared, told))?)
         }
         None => None,
     };

@@ -119,7 +119,7 @@ impl Running {
                     ways: seen_ways,
                     log_level,
                 };
-                Some(admin::spawn(&at.to_string(), seen.state())?)
+                Some(admin::spawn(at, seen.state())?)
             }
             None => None,
         };

@@ -1,0 +1,132 @@
+//! Where to listen, as Go's `net.Listen` reads it: what people wrote for kube-rbac-proxy, with brackets around whatever
+//! `$(IP)` became, a machine's name, or the name of a service for the port.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+
+/// `HOST:PORT`. An empty host is every address of both families, as `0.0.0.0` and `::` are; of a name, the first IPv4
+/// address counts, or the first.
+///
+/// # Errors
+/// What is wrong with it, in Go's words where it has them.
+pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let (host, port) = split(text)?;
+    let port = port_of(port)?;
+    if host.is_empty() {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
+    }
+    let found: Vec<_> = match (host, port).to_socket_addrs() {
+        Ok(found) => found.collect(),
+        Err(error) => return Err(format!("no such host: {error}")),
+    };
+    let chosen = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    chosen.copied().ok_or_else(|| "no such host".to_owned())
+}
+
+/// Host and port, as Go's `net.SplitHostPort`.
+fn split(text: &str) -> Result<(&str, &str), &'static str> {
+    const MISSING: &str = "missing port in address; use HOST:PORT, such as 0.0.0.0:8443";
+    let (host, port) = text.rsplit_once(':').ok_or(MISSING)?;
+    let host = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(None) => return Err("missing ']' in address"),
+        Some(Some((host, rest))) => match rest.strip_prefix(':') {
+            Some(port) if port.contains(':') => return Err("too many colons in address"),
+            Some(_) => host,
+            None => return Err(MISSING),
+        },
+        None if host.contains(':') => return Err("too many colons in address; put an IPv6 address in brackets"),
+        None => host,
+    };
+    if host.contains(['[', ']']) || port.contains(['[', ']']) {
+        return Err("unexpected bracket in address");
+    }
+    Ok((host, port))
+}
+
+/// A number, or the name of a TCP service.
+fn port_of(text: &str) -> Result<u16, String> {
+    match text {
+        // As with Go, a free one.
+        "" => Ok(0),
+        text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            text.parse().map_err(|_| "use a port from 0 to 65535".to_owned())
+        }
+        name => service(name).ok_or_else(|| format!("unknown port: there is no service {name:?}")),
+    }
+}
+
+/// Services whose names are known everywhere, as Go knows them, whatever the machine's own list says or lacks.
+const SERVICES: &[(&str, u16)] = &[("http", 80), ("https", 443)];
+
+fn service(name: &str) -> Option<u16> {
+    let listed = std::fs::read_to_string("/etc/services").unwrap_or_default();
+    let known = SERVICES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+    service_in(&listed, name).or(known.map(|(_, port)| *port))
+}
+
+/// In the form of `/etc/services`: `name port/protocol aliases…`.
+fn service_in(listed: &str, name: &str) -> Option<u16> {
+    listed.lines().find_map(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_ascii_whitespace();
+        let (first, place) = (words.next()?, words.next()?);
+        let port = place.strip_suffix("/tcp")?;
+        let named = std::iter::once(first).chain(words).any(|word| word.eq_ignore_ascii_case(name));
+        named.then(|| port.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `net.Listen("tcp", …)` takes, and where it listens then.
+    #[test]
+    fn addresses_as_go_has_them() {
+        for (text, expected) in [
+            ("127.0.0.1:8443", "127.0.0.1:8443"),
+            ("[127.0.0.1]:8443", "127.0.0.1:8443"),
+            ("[::1]:8443", "[::1]:8443"),
+            ("[::]:0", "[::]:0"),
+            (":8443", "0.0.0.0:8443"),
+            ("[]:8443", "0.0.0.0:8443"),
+            ("0.0.0.0:https", "0.0.0.0:443"),
+            ("0.0.0.0:HTTP", "0.0.0.0:80"),
+            ("localhost:1", "127.0.0.1:1"),
+            ("[localhost]:1", "127.0.0.1:1"),
+            ("127.0.0.1:", "127.0.0.1:0"),
+        ] {
+            assert_eq!(listen_address(text).map(|address| address.to_string()).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_go_refuses() {
+        for (text, expected) in [
+            ("", "missing port"),
+            ("here", "missing port"),
+            ("8443", "missing port"),
+            ("[::1]", "missing port"),
+            ("[::1]x:1", "missing port"),
+            ("[::1:1", "missing ']'"),
+            ("::1:8443", "too many colons"),
+            ("[::1]:1:2", "too many colons"),
+            ("[a]:1]", "unexpected bracket"),
+            ("a]:1", "unexpected bracket"),
+            ("127.0.0.1:70000", "0 to 65535"),
+            ("127.0.0.1:-1", "unknown port"),
+            ("127.0.0.1:nothing-like-it", "unknown port"),
+            ("nowhere.invalid:1", "no such host"),
+        ] {
+            let error = listen_address(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn services_by_their_names() {
+        let listed = "# the list\nhttps 443/udp\nhttps 443/tcp # TLS\nldap 389/tcp\nalt 8080/tcp http-alt webcache\n";
+        for (name, port) in [("https", Some(443)), ("Webcache", Some(8080)), ("alt", Some(8080)), ("TLS", None)] {
+            assert_eq!(service_in(listed, name), port, "{name}");
+        }
+    }
+}
