@@ -214,6 +214,46 @@ async fn it_lives_while_what_it_guards_is_away() {
     assert_eq!((said.status.as_u16(), &*said.text()), (200, "again"));
 }
 
+/// Who follows what is said comes to a sidecar that knows who asks.
+#[test]
+fn without_a_cluster_it_says_which_flag_names_one() {
+    let world = World::new();
+    std::fs::write(world.path("a.sock"), "").unwrap();
+    let check = |more: &[&str]| {
+        let mut line = ["check", "sidecar"].map(str::to_owned).to_vec();
+        line.push(format!("--upstream=unix:{}", world.path("a.sock").display()));
+        line.push(format!("--data-dir={}", world.path("data").display()));
+        line.extend(more.iter().map(|more| (*more).to_owned()));
+        let output = narthex(&line);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = check(&[]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("--kubeconfig: needed outside a pod") && said.lines().count() == 1, "{said}");
+    let cluster = world.path("cluster.kubeconfig");
+    let text = "{current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: \
+                {server: 'https://127.0.0.1:1'}}], users: [{name: a, user: {token: secret}}]}";
+    std::fs::write(&cluster, text).unwrap();
+    let asked = |flag: &str| format!("--{flag}={}", cluster.display());
+    // Nobody could say who they are.
+    let (status, said) = check(&[&asked("authorization-kubeconfig")]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("--kubeconfig: needed to know who asks") && said.lines().count() == 1, "{said}");
+    // Somebody can, but nobody of that cluster.
+    let authority = format!("--client-ca-file={}", world.path("client-ca.crt").display());
+    let (status, said) = check(&[&asked("authorization-kubeconfig"), &authority]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("warning: --authorization-kubeconfig: that cluster is not asked who holds a token"),
+        "{said}"
+    );
+    for more in [vec![asked("kubeconfig")], vec![asked("authorization-kubeconfig"), asked("authentication-kubeconfig")]]
+    {
+        let more: Vec<_> = more.iter().map(String::as_str).collect();
+        assert_eq!(check(&more), (Some(0), String::new()));
+    }
+}
+
 #[test]
 fn mistakes_come_all_at_once() {
     let world = World::new();
@@ -245,7 +285,7 @@ fn mistakes_come_all_at_once() {
         "/nowhere/ca.crt",
         "--upstream-client-cert-file: /nowhere/a.crt needs its key",
         "--secure-listen-address: \"here\"",
-        "--authorization-kubeconfig: needed with --authorization-mode=Webhook",
+        "--kubeconfig: needed outside a pod",
     ] {
         assert!(said.contains(words), "{words} is not in\n{said}");
     }

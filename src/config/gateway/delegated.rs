@@ -34,16 +34,33 @@ pub struct Delegated {
     pub always_allow_paths: AlwaysAllowPaths,
 }
 
-/// `api_server` is asked where no flag names another.
+/// Who is asked where no flag names another.
+#[derive(Clone, Copy)]
+pub(in crate::config) enum Otherwise<'a> {
+    /// Nobody: a gateway's `--kubeconfig` is for something else.
+    Nobody,
+    /// The kube-apiserver of a sidecar's `--kubeconfig`, or of its pod.
+    ApiServer(Option<&'a Path>),
+}
+
+impl<'a> Otherwise<'a> {
+    fn path(self) -> Option<&'a Path> {
+        match self {
+            Otherwise::Nobody => None,
+            Otherwise::ApiServer(path) => path,
+        }
+    }
+}
+
 pub(in crate::config) fn delegated(
     reading: &mut Reading<'_>,
     who: &Who,
     modes: &[Mode],
     request_timeout: Duration,
-    api_server: Option<&Path>,
+    otherwise: Otherwise<'_>,
 ) -> Delegated {
     let authentication_kubeconfig =
-        reading.path("authentication-kubeconfig").or_else(|| api_server.map(Path::to_owned));
+        reading.path("authentication-kubeconfig").or_else(|| otherwise.path().map(Path::to_owned));
     let audiences = reading.list("api-audiences");
     if audiences.iter().any(String::is_empty) {
         reading.problem("api-audiences", "empty value in \"api-audiences\"");
@@ -52,7 +69,7 @@ pub(in crate::config) fn delegated(
     let named = who.client_ca_file.is_some() && who.request_header.ca_file.is_some();
     // Upstream ignores that clients' authorities cannot be looked up; only those of front proxies matter to it.
     let tolerate = reading.switch("authentication-tolerate-lookup-failure") || who.request_header.ca_file.is_some();
-    let (authorization_kubeconfig, target) = authorization_kubeconfig(reading, modes, api_server);
+    let (authorization_kubeconfig, target) = authorization_kubeconfig(reading, modes, otherwise);
     Delegated {
         look_up: authentication_kubeconfig.is_some() && !skip_lookup && !named,
         tolerate_lookup_failure: tolerate,
@@ -82,7 +99,7 @@ pub(in crate::config) fn delegated(
 fn authorization_kubeconfig(
     reading: &mut Reading<'_>,
     modes: &[Mode],
-    otherwise: Option<&Path>,
+    otherwise: Otherwise<'_>,
 ) -> (Option<PathBuf>, Target) {
     const API_SERVER: &str = "authorization-kubeconfig";
     const WEBHOOK: &str = "authorization-webhook-config-file";
@@ -104,10 +121,19 @@ fn authorization_kubeconfig(
         }
         (None, Some(path)) => (Some(path), Target::Webhook(version)),
         (path, None) => {
-            let path = path.or_else(|| otherwise.map(Path::to_owned));
-            if path.is_none() {
-                let message = "needed with --authorization-mode=Webhook; or --authorization-webhook-config-file";
-                reading.problem(API_SERVER, message);
+            let path = path.or_else(|| otherwise.path().map(Path::to_owned));
+            match otherwise {
+                _ if path.is_some() => {}
+                Otherwise::Nobody => {
+                    let message = "needed with --authorization-mode=Webhook; or --authorization-webhook-config-file";
+                    reading.problem(API_SERVER, message);
+                }
+                Otherwise::ApiServer(_) => {
+                    let message = "needed outside a pod: the cluster that is asked who holds a token and what users may \
+                                   (or --authorization-kubeconfig and --authentication-kubeconfig; or another \
+                                   --authorization-mode)";
+                    reading.problem("kubeconfig", message);
+                }
             }
             (path, Target::default())
         }

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
+use super::gateway::delegated::Otherwise;
 use super::gateway::{self, Behind, Forwarding, GatewayConfig, Mode, Requested};
-use super::reading::{Mistakes, Reading};
 use super::listening::listen_address;
+use super::reading::{Mistakes, Reading};
 use crate::kubeclient::Source;
 use crate::message::ErrorFormat;
 use crate::{registry, tls};
@@ -62,7 +63,7 @@ impl Arguments<Sidecar> {
             &who,
             &modes,
             forwarding.request_timeout,
-            api_server.as_deref(),
+            Otherwise::ApiServer(api_server.as_deref()),
         );
         without_anybody_to_ask(&mut reading, &who, &modes, api_server.as_deref());
         let mut serving = gateway::serving::serving(&mut reading, &who);
@@ -168,15 +169,26 @@ fn requested(reading: &mut Reading<'_>, api_server: Option<&Path>) -> Option<Req
 
 /// Whoever can prove who they are needs somebody to prove it to.
 fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: &[Mode], api_server: Option<&Path>) {
-    let known = who.client_ca_file.is_some()
-        || who.request_header.ca_file.is_some()
-        || who.token_file.is_some()
+    const CLUSTER_S: &str = "authorization-kubeconfig";
+    if api_server.is_some() {
+        return;
+    }
+    let tokens = who.token_file.is_some()
         || who.authentication_config.is_some()
-        || who.anonymous
         || openid::is_given(reading)
         || reading.given("authentication-kubeconfig")
         || reading.given("authentication-token-webhook-config-file");
-    if !known && api_server.is_none() && !modes.contains(&Mode::Webhook) {
+    let others = who.client_ca_file.is_some() || who.request_header.ca_file.is_some() || who.anonymous;
+    if others && !tokens && reading.given(CLUSTER_S) {
+        let message = "that cluster is not asked who holds a token, so that its tokens are refused; name it by \
+                       --kubeconfig instead, or by --authentication-kubeconfig, too";
+        reading.warning(CLUSTER_S, message);
+    }
+    // Where nobody decides either, that is told once.
+    let decided = !modes.contains(&Mode::Webhook)
+        || reading.given(CLUSTER_S)
+        || reading.given("authorization-webhook-config-file");
+    if !tokens && !others && decided {
         reading.problem(
             "kubeconfig",
             "needed to know who asks; or --authentication-kubeconfig, --client-ca-file, --authentication-config or \
