@@ -1,14 +1,12 @@
 //! The command line: which commands there are, and what each of them takes.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::pki::Pki;
 use super::status::StatusCommand;
-use crate::config::sidecar::Name;
 use crate::config::{Arguments, Gateway, LogOnly, Proxy, Quickstart, Sidecar, Socks5};
 
 /// Aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs
@@ -74,19 +72,6 @@ pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Res
     command().try_get_matches_from(line).and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| cli.command)
 }
 
-/// Under which name the program was started. Under that of kube-rbac-proxy it is the sidecar: `line` says so then.
-pub fn name_of(line: &mut Vec<OsString>) -> Name {
-    let program = line.first().map(PathBuf::from);
-    if program.as_deref().and_then(Path::file_name).is_none_or(|name| name != "kube-rbac-proxy") {
-        return Name::Narthex;
-    }
-    let told = line.get(1).is_some_and(|word| word == "--version" || word == "-V");
-    if !told {
-        line.insert(1, "sidecar".into());
-    }
-    Name::KubeRbacProxy
-}
-
 /// Lets every flag of the small commands be given as `NARTHEX_<FLAG>` too.
 fn from_environment(command: clap::Command, except: &[&str]) -> clap::Command {
     let command = command.mut_args(|argument| match argument.get_long() {
@@ -104,7 +89,8 @@ fn from_environment(command: clap::Command, except: &[&str]) -> clap::Command {
         .fold(command, |command, name| command.mut_subcommand(name, |below| from_environment(below, except)))
 }
 
-const ENVIRONMENT: &str = "Every flag is also read from the environment: --secure-port from NARTHEX_SECURE_PORT.";
+pub(super) const ENVIRONMENT: &str =
+    "Every flag is also read from the environment: --secure-port from NARTHEX_SECURE_PORT.";
 const ENVIRONMENT_OF_DOOR: &str = "Every flag is also read from the environment: --listen from NARTHEX_LISTEN.";
 
 /// The roles that can be checked.
@@ -165,21 +151,6 @@ mod tests {
     fn refusal(line: &[&str]) -> (i32, String) {
         let error = read(line).expect_err("refused");
         (error.exit_code(), error.to_string())
-    }
-
-    #[test]
-    fn under_the_name_of_kube_rbac_proxy_it_is_the_sidecar() {
-        for (line, name, words) in [
-            (&["/usr/bin/kube-rbac-proxy", "--upstream=x"][..], Name::KubeRbacProxy, &["sidecar", "--upstream=x"][..]),
-            (&["kube-rbac-proxy"], Name::KubeRbacProxy, &["sidecar"]),
-            (&["kube-rbac-proxy", "--version"], Name::KubeRbacProxy, &["--version"]),
-            (&["narthex", "sidecar"], Name::Narthex, &["sidecar"]),
-            (&["kube-rbac-proxy2", "sidecar"], Name::Narthex, &["sidecar"]),
-        ] {
-            let mut line: Vec<OsString> = line.iter().map(OsString::from).collect();
-            assert_eq!(name_of(&mut line), name, "{line:?}");
-            assert_eq!(line[1..], *words);
-        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod check;
 pub mod cli;
 mod completion;
 pub mod gateway;
+mod name;
 pub mod pki;
 pub mod proxy;
 pub mod quickstart;
@@ -23,10 +24,8 @@ use cli::Command;
 /// Reads the command line and runs the command it names. Ends with 0 when all went well, 1 when the
 /// configuration is bad or the start failed, 2 when the command line cannot be read.
 pub fn main() -> ExitCode {
-    let mut line: Vec<_> = std::env::args_os().collect();
-    let name = cli::name_of(&mut line);
-    let command = match cli::parse(line) {
-        Ok(command) => command,
+    let (name, command) = match name::read(std::env::args_os().collect()) {
+        Ok(read) => read,
         Err(error) => {
             // Help and version go to standard output, mistakes to standard error; if that is gone, so
             // is whoever would read about it.

@@ -37,6 +37,9 @@ pub(super) static GROUP: Group = Group {
         Flag::new("log-dir", Kind::Text("DIR"), "", NOTHING),
         Flag::new("log-file", Kind::Text("FILE"), "", NOTHING),
         Flag::new("log-file-max-size", Kind::Count, "0", NOTHING),
+        Flag::new("log-flush-frequency", Kind::Duration, "5s", NOTHING),
+        Flag::new("vmodule", Kind::Text("PATTERN=LEVEL,…"), "", NOTHING),
+        Flag::new("legacy-stderr-threshold-behavior", Kind::Switch, "true", NOTHING),
     ],
 };
 
@@ -74,14 +77,22 @@ fn without_effect(reading: &mut Reading<'_>) {
     reading.duration("tls-reload-interval");
     reading.fraction("kube-api-qps", 0.0, f64::from(f32::MAX));
     reading.count("kube-api-burst", i32::MAX as u64);
-    for switch in ["logtostderr", "alsologtostderr", "add-dir-header", "one-output", "skip-headers", "skip-log-headers"]
-    {
+    for switch in [
+        "logtostderr",
+        "alsologtostderr",
+        "add-dir-header",
+        "one-output",
+        "skip-headers",
+        "skip-log-headers",
+        "legacy-stderr-threshold-behavior",
+    ] {
         reading.switch(switch);
     }
-    for text in ["stderrthreshold", "log-backtrace-at", "log-dir", "log-file"] {
+    for text in ["stderrthreshold", "log-backtrace-at", "log-dir", "log-file", "vmodule"] {
         reading.text(text);
     }
     reading.count("log-file-max-size", u64::MAX);
+    reading.duration("log-flush-frequency");
     for flag in GROUP.flags.iter().filter(|flag| flag.help.starts_with(NOTHING)) {
         if reading.given(flag.name) {
             reading.warning(flag.name, "has no effect");

@@ -1,0 +1,122 @@
+//! Under which name the program was started, and what that makes of its command line.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{Args, FromArgMatches};
+
+use super::cli::{self, Command, ENVIRONMENT};
+use crate::config::sidecar::Name;
+use crate::config::{Arguments, Sidecar};
+
+const KUBE_RBAC_PROXY: &str = "kube-rbac-proxy";
+
+/// Reads a command line; the first word is the program's name. Under that of kube-rbac-proxy it is the sidecar.
+///
+/// # Errors
+/// What clap has to say instead: a mistake, help or the version.
+pub(super) fn read(mut line: Vec<OsString>) -> Result<(Name, Command), clap::Error> {
+    let program = line.first().map(Path::new).and_then(Path::file_name);
+    if program.is_some_and(|name| name == KUBE_RBAC_PROXY) {
+        spell_as_here(&mut line, 1);
+        let matches = command().try_get_matches_from(line)?;
+        return Ok((Name::KubeRbacProxy, Command::Sidecar(Arguments::from_arg_matches(&matches)?)));
+    }
+    if line.len() > 2 && line[1] == "check" && line[2] == KUBE_RBAC_PROXY {
+        spell_as_here(&mut line, 3);
+    }
+    Ok((Name::Narthex, cli::parse(line)?))
+}
+
+/// The whole program, as clap knows it under that name.
+fn command() -> clap::Command {
+    let command = clap::Command::new(KUBE_RBAC_PROXY)
+        // The version is ours.
+        .display_name("narthex")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Narthex in place of kube-rbac-proxy: stand in front of one server, and let in who may")
+        .max_term_width(110)
+        .args_override_self(true)
+        .after_help(ENVIRONMENT);
+    Arguments::<Sidecar>::augment_args(command)
+}
+
+/// Turns flags of kube-rbac-proxy into those we have, from word number `first` on: `_` and `-` are one letter in their
+/// names, and `--version` takes a value there (k8s.io/component-base, `cli/flag` and `version/verflag`).
+fn spell_as_here(line: &mut Vec<OsString>, first: usize) {
+    let end = line.iter().position(|word| word == "--").unwrap_or(line.len()).max(first);
+    let mut spelled = Vec::new();
+    for word in line.drain(first..end) {
+        let Some(text) = word.to_str().filter(|text| text.starts_with("--")) else {
+            spelled.push(word);
+            continue;
+        };
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let name = name.replace('_', "-");
+        match value {
+            Some("true" | "True" | "TRUE" | "t" | "T" | "1" | "raw") if name == "--version" => {
+                spelled.push(name.into());
+            }
+            Some("false" | "False" | "FALSE" | "f" | "F" | "0") if name == "--version" => {}
+            Some(value) => spelled.push(format!("{name}={value}").into()),
+            None => spelled.push(name.into()),
+        }
+    }
+    line.splice(first..first, spelled);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &[&str]) -> Vec<OsString> {
+        line.iter().map(OsString::from).collect()
+    }
+
+    fn said(line: &[&str]) -> (i32, String) {
+        let error = read(words(line)).expect_err("no command");
+        (error.exit_code(), error.to_string())
+    }
+
+    #[test]
+    fn that_name_makes_it_the_sidecar() {
+        command().debug_assert();
+        for (line, expected) in [
+            (&["/usr/bin/kube-rbac-proxy", "--upstream=x"][..], Name::KubeRbacProxy),
+            (&["kube-rbac-proxy"], Name::KubeRbacProxy),
+            (&["narthex", "sidecar"], Name::Narthex),
+            (&["kube-rbac-proxy2", "sidecar"], Name::Narthex),
+        ] {
+            let (name, command) = read(words(line)).unwrap();
+            assert_eq!(name, expected, "{line:?}");
+            assert!(matches!(command, Command::Sidecar(_)), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn help_and_version_are_those_of_that_name() {
+        let (status, help) = said(&["kube-rbac-proxy", "--help"]);
+        assert_eq!(status, 0);
+        assert!(help.contains("Usage: kube-rbac-proxy [OPTIONS]") && !help.contains(" sidecar [OPTIONS]"), "{help}");
+        let version = (0, format!("narthex {}\n", env!("CARGO_PKG_VERSION")));
+        for line in [&["--version"][..], &["--version=true"], &["--v=2", "--version=raw"], &["-V"]] {
+            assert_eq!(said(&[&["kube-rbac-proxy"], line].concat()), version, "{line:?}");
+        }
+        assert!(read(words(&["kube-rbac-proxy", "--version=false"])).is_ok());
+        assert_eq!(said(&["kube-rbac-proxy", "--version=v1"]).0, 2);
+        // It takes no commands.
+        assert_eq!(said(&["kube-rbac-proxy", "sidecar"]).0, 2);
+    }
+
+    #[test]
+    fn a_low_line_in_a_flag_is_a_dash() {
+        let mut line = words(&["kube-rbac-proxy", "--log_dir=/a_b", "--add_dir_header", "a_b", "-x_y", "--", "--c_d"]);
+        spell_as_here(&mut line, 1);
+        assert_eq!(line[1..], words(&["--log-dir=/a_b", "--add-dir-header", "a_b", "-x_y", "--", "--c_d"])[..]);
+        for line in [&["kube-rbac-proxy"][..], &["narthex", "check", "kube-rbac-proxy"]] {
+            let flags = ["--vmodule=a=1,b=2", "--skip_log_headers", "--oidc_clientID=x", "--log_file_max_size=3"];
+            assert!(read(words(&[line, &flags].concat())).is_ok(), "{line:?}");
+        }
+        assert_eq!(said(&["narthex", "sidecar", "--log_dir=/a"]).0, 2, "that is not how our flags are written");
+    }
+}
