@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::flag::{Flag, Group, Kind};
 use super::value;
-use super::written::{Origin, Written, flags};
+use super::written::{Written, flags};
 use crate::kubeapi::duration::{self, DurationError};
 use crate::process::{Problem, Problems};
 use crate::tls::PairFiles;
@@ -16,11 +16,29 @@ use crate::tls::PairFiles;
 pub struct Mistakes {
     /// All that is wrong; empty if nothing is.
     pub problems: Problems,
-    /// Whether the command line itself cannot be read (exit status 2), rather than what it asks for
-    /// cannot be done (1).
-    pub command_line: bool,
     /// What is no mistake, but worth a line in the log.
     pub warnings: Vec<Problem>,
+    /// Files that were named, as they were, and where.
+    pub(super) named: Vec<(String, String)>,
+}
+
+impl Mistakes {
+    /// Remembers what is wrong with files, each by the flag that named it as well.
+    pub fn of_files(&mut self, problems: Problems) {
+        for mut problem in problems.0 {
+            let is_named = |path: &str| {
+                // A place may go on with a line, or with a second file.
+                problem.place.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', ':']))
+            };
+            let mut by: Vec<_> = self.named.iter().filter(|(path, _)| is_named(path)).map(|(_, by)| &**by).collect();
+            by.sort_unstable();
+            by.dedup();
+            if !by.is_empty() {
+                problem.place = format!("{} {}", by.join(", "), problem.place);
+            }
+            self.problems.0.push(problem);
+        }
+    }
 }
 
 /// What a duration looks like.
@@ -89,16 +107,12 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Its value by `parse`; a text that does not fit is a mistake, of the command line if it stands
-    /// there.
+    /// Its value by `parse`; a text that does not fit is a mistake.
     pub(super) fn parse<T, E: Display>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         let text = self.text(name);
         match parse(&text) {
             Ok(value) => Some(value),
             Err(message) => {
-                if self.written.get(name).is_some_and(|given| given.origin == Origin::CommandLine) {
-                    self.mistakes.command_line = true;
-                }
                 self.problem(name, format_args!("{text:?}: {message}"));
                 None
             }
@@ -194,7 +208,13 @@ impl<'a> Reading<'a> {
 
     /// A path; an empty text is none.
     pub(super) fn path(&mut self, name: &str) -> Option<PathBuf> {
-        Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
+        let path = Some(self.text(name)).filter(|text| !text.is_empty())?;
+        if self.given(name) {
+            let (place, field) = self.written.place(name);
+            let by = if field.is_empty() { place } else { format!("{place}: {field}") };
+            self.mistakes.named.push((path.clone(), by));
+        }
+        Some(PathBuf::from(path))
     }
 
     /// A certificate and its key: both or none.

@@ -21,8 +21,8 @@ use crate::observe::log;
 use crate::process::{Problem, Problems};
 use cli::Command;
 
-/// Reads the command line and runs the command it names. Ends with 0 when all went well, 1 when the
-/// configuration is bad or the start failed, 2 when the command line cannot be read.
+/// Reads the command line and runs the command it names. Ends with 0 when all went well, 1 when what a flag or a file
+/// says is wrong or the start failed, 2 when there is no such command or flag.
 pub fn main() -> ExitCode {
     let (name, command) = match name::read(std::env::args_os().collect()) {
         Ok(read) => read,
@@ -73,10 +73,9 @@ fn start_log((settings, mut mistakes): (log::Settings, Mistakes)) -> Result<(), 
     if mistakes.problems.0.is_empty() { Ok(()) } else { Err(mistakes) }
 }
 
-/// Tells all mistakes. Ends with 2 if the command line cannot be read, else with 1.
+/// Tells all mistakes.
 fn refuse(role: &str, mistakes: &Mistakes) -> ExitCode {
-    let status = tell(role, &mistakes.problems);
-    if mistakes.command_line { ExitCode::from(2) } else { status }
+    tell(role, &mistakes.problems)
 }
 
 /// Tells what went wrong on standard error, one problem a line.

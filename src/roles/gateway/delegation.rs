@@ -137,6 +137,7 @@ impl Delegation {
         }
         if !planes.is_empty() || authorizers.is_some() || requested.is_some() {
             let drain = drain.clone();
+            tell(&planes);
             let tokens: Vec<Weak<TokenReviews>> = token_reviews.iter().map(Arc::downgrade).collect();
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             thread("reviews", async move || {
@@ -170,10 +171,19 @@ impl Delegation {
     }
 }
 
+/// Who is asked, each once.
+fn tell(planes: &[Plane]) {
+    for (number, Plane { named, .. }) in planes.iter().enumerate() {
+        if !planes[..number].iter().any(|before| before.named.source == named.source) {
+            let server = named.kubeconfig.server();
+            tracing::info!(file = %named.source, %server, "an API server is asked for decisions");
+        }
+    }
+}
+
 impl Plane {
     async fn serve(self, dialler: Dialler) {
         let Named { source, kubeconfig } = self.named;
-        tracing::info!(file = %source, server = %kubeconfig.server(), "an API server is asked for decisions");
         let client = Client::new(source, kubeconfig, dialler);
         let mut following = tokio::task::JoinSet::new();
         following.spawn_local(Rc::clone(&client).follow());

@@ -202,7 +202,7 @@ pub(in crate::roles) fn prepare(
     warn(&mistakes.warnings);
     // What is no mistake but odd is told by the log of whoever reads the file.
     let log_level = mistakes.problems.keep(log::install(&config.seen.log));
-    let files = keep(&mut mistakes.problems, Files::read(config));
+    let files = Files::read(config).map_err(|problems| mistakes.of_files(problems)).ok();
     match (log_level, files) {
         (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
         _ => Err(refuse(role, &mistakes)),

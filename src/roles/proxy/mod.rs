@@ -20,8 +20,7 @@ use crate::kubeclient::Kubeconfig;
 use crate::observe::log;
 use crate::roles::{refuse, tell, warn};
 
-/// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start, 2 if the command
-/// line cannot be read.
+/// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
 pub fn run(config: ProxyConfig, mistakes: Mistakes) -> ExitCode {
     let kubeconfig = match prepare(&config, mistakes) {
         Ok(ready) => ready,
@@ -44,7 +43,7 @@ pub(super) fn prepare(config: &ProxyConfig, mut mistakes: Mistakes) -> Result<Ku
             Ok(kubeconfig)
         }
         kubeconfig => {
-            mistakes.problems.0.extend(kubeconfig.err().into_iter().flat_map(|problems| problems.0));
+            mistakes.of_files(kubeconfig.err().unwrap_or_default());
             Err(refuse("proxy", &mistakes))
         }
     }

@@ -28,8 +28,7 @@ pub(super) struct Files {
     ways: Option<(WaysFile, Ways)>,
 }
 
-/// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start, 2 if the command
-/// line cannot be read.
+/// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
 pub fn run(config: &Socks5Config, mistakes: Mistakes) -> ExitCode {
     let (log_level, files) = match prepare(config, mistakes) {
         Ok(ready) => ready,
@@ -45,13 +44,7 @@ pub fn run(config: &Socks5Config, mistakes: Mistakes) -> ExitCode {
 pub(super) fn prepare(config: &Socks5Config, mut mistakes: Mistakes) -> Result<(LogLevel, Files), ExitCode> {
     warn(&mistakes.warnings);
     let log_level = mistakes.problems.keep(log::install(&config.log));
-    let files = match files(config) {
-        Ok(files) => Some(files),
-        Err(problems) => {
-            mistakes.problems.0.extend(problems.0);
-            None
-        }
-    };
+    let files = files(config).map_err(|problems| mistakes.of_files(problems)).ok();
     match (log_level, files) {
         (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
         _ => Err(refuse("socks5", &mistakes)),
