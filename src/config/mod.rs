@@ -9,6 +9,7 @@ mod file;
 mod flag;
 pub mod gateway;
 mod listening;
+mod person;
 pub mod proxy;
 mod quickstart;
 mod reading;

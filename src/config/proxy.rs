@@ -9,9 +9,10 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group, Kind};
 use super::gateway::flags;
+use super::person;
 use super::reading::{Mistakes, Reading};
 use super::seen;
-use crate::kubeclient::{Chosen, Source};
+use crate::kubeclient::Source;
 use crate::observe::log;
 
 /// kubectl's default, which alone goes together with a Unix socket.
@@ -82,15 +83,6 @@ static BEHIND: Group = Group {
     heading: "What lies behind",
     flags: &[
         Flag::new(
-            "kubeconfig",
-            Kind::File,
-            "",
-            "Which API server, and who we are to it; if not given, the files of $KUBECONFIG, of which the first that has an entry counts, or ~/.kube/config. Followed on disk, with the files they name",
-        ),
-        Flag::new("context", Kind::Text("NAME"), "", "The context of it, if not the current one"),
-        Flag::new("cluster", Kind::Text("NAME"), "", "The cluster of it, whatever the context says"),
-        Flag::new("user", Kind::Text("NAME"), "", "The user of it, whatever the context says"),
-        Flag::new(
             "append-server-path",
             Kind::Switch,
             "false",
@@ -113,7 +105,7 @@ static SEEN: Group =
 pub struct Proxy;
 
 impl Role for Proxy {
-    const FLAGS: &'static [&'static Group] = &[&DOOR, &FILTER, &BEHIND, &SEEN];
+    const FLAGS: &'static [&'static Group] = &[&DOOR, &FILTER, &person::GROUP, &BEHIND, &person::WITHOUT_EFFECT, &SEEN];
     const LATER: &'static [Flag] = &[];
     const KIND: &'static str = "ProxyConfiguration";
 }
@@ -214,7 +206,7 @@ impl Arguments<Proxy> {
             api_prefix,
             files,
             filter,
-            source: source(&mut reading),
+            source: person::source(&mut reading),
             append_server_path: reading.switch("append-server-path"),
             keep_alive: reading.duration("keepalive"),
             log: seen::log_settings(&mut reading),
@@ -270,27 +262,6 @@ fn patterns(reading: &mut Reading<'_>, name: &str) -> Vec<Regex> {
     patterns
 }
 
-fn source(reading: &mut Reading<'_>) -> Source {
-    let mut paths: Vec<_> = reading.path("kubeconfig").into_iter().collect();
-    if paths.is_empty() {
-        let named = reading.environment("KUBECONFIG").unwrap_or_default();
-        for path in named.split(':').filter(|path| !path.is_empty()).map(PathBuf::from) {
-            if !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
-    }
-    if paths.is_empty() {
-        paths.extend(reading.environment("HOME").map(|home| PathBuf::from(home).join(".kube").join("config")));
-    }
-    let mut name = |flag| Some(reading.text(flag)).filter(|name| !name.is_empty());
-    let chosen = Chosen { context: name("context"), cluster: name("cluster"), user: name("user") };
-    if paths.is_empty() {
-        reading.problem("kubeconfig", "needed: there is neither KUBECONFIG nor HOME");
-    }
-    Source::Person(paths, chosen)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::{Args, Command, FromArgMatches};
@@ -310,7 +281,7 @@ mod tests {
         let config = read(&[]).unwrap();
         assert_eq!(config.listen, Listen::Tcp("127.0.0.1:8001".parse().unwrap()));
         assert_eq!((config.api_prefix.as_str(), config.files), ("/", None));
-        assert_eq!(config.source, Source::Person(vec!["/home/jane/.kube/config".into()], Chosen::default()));
+        assert_eq!(config.source, Source::Person(vec!["/home/jane/.kube/config".into()], Box::default()));
         let short = read(&["-p0", "-w", "/tmp", "-P", "/files", "--api-prefix=/custom"]).unwrap();
         assert_eq!(short.listen, Listen::Tcp("127.0.0.1:0".parse().unwrap()));
         assert_eq!((short.api_prefix.as_str(), short.files), ("/custom/", Some(("/tmp".into(), "/files/".to_owned()))));

@@ -57,6 +57,7 @@ impl Reading {
     fn current_server(&mut self, written: &Written) -> Option<Server> {
         let (at, context) = self.context(written)?;
         let (at, cluster) = self.cluster(written, &at, context)?;
+        let cluster = &*cluster;
         let (server, authorities) = (self.server(&at, cluster), self.authorities(&at, cluster));
         let proxy = self.proxy(&at, cluster, authorities.as_ref());
         let ((destination, prefix, _), authorities) = (server?, authorities?);

@@ -15,7 +15,7 @@ pub enum Source {
     Collector(PathBuf),
     /// The kubeconfig of the person on whose machine we run, which may be `http`, and what of it they chose. Several files
     /// are one: what the first says stands.
-    Person(Vec<PathBuf>, Chosen),
+    Person(Vec<PathBuf>, Box<Chosen>),
     /// The pod that we run in: variables of its environment, and the files of its service account
     /// (`rest.InClusterConfig` of client-go).
     InCluster,

@@ -52,6 +52,7 @@ mod pool;
 mod process;
 mod proxies;
 mod proxy;
+mod proxy_flags;
 mod proxy_url;
 mod quickstart;
 mod raw;

@@ -4,6 +4,7 @@
 //! to the file, data stands over a file, `tokenFile` over `token`. What we cannot do is an error that says so,
 //! instead of a request without credentials.
 
+mod chosen;
 mod reading;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 
+pub use chosen::Chosen;
 pub(super) use reading::{Purpose, Reading};
 use written::{Cluster, Content, Context, NamedCluster, NamedContext, NamedUser, User};
 pub(super) use written::{Exec as ExecWritten, Written};
@@ -42,18 +44,6 @@ pub struct Kubeconfig {
     pub(super) files: Vec<PathBuf>,
 }
 
-/// What of a kubeconfig is used instead of what its current context says (`--context`, `--cluster` and `--user` of
-/// kubectl).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chosen {
-    /// The context.
-    pub context: Option<String>,
-    /// The cluster, whatever the context says.
-    pub cluster: Option<String>,
-    /// The user, whatever the context says.
-    pub user: Option<String>,
-}
-
 impl Kubeconfig {
     /// Reads the file's current context and every file that it names; all mistakes at once.
     pub fn load(path: &Path) -> Result<Kubeconfig, Problems> {
@@ -72,7 +62,7 @@ impl Kubeconfig {
     }
 
     fn read(paths: &[PathBuf], purpose: Purpose, chosen: &Chosen) -> Result<Kubeconfig, Problems> {
-        let written = Written::read(paths)?;
+        let written = if chosen.without_files { Written::read_if_any(paths) } else { Written::read(paths) }?;
         let reading = Reading { chosen: chosen.clone(), ..Reading::new(purpose, paths) };
         reading.all(&written)
     }

@@ -1,5 +1,6 @@
 //! From what is written to what is used: the context, and the cluster it names.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use super::written::{At, Cluster, Context, User, Written};
 use super::{Chosen, Kubeconfig};
 use crate::egress::{BackendTls, Destination, Host, Protocol, ProxyUrl, Way, Wire};
 use crate::kubeclient::plugin::Plugin;
-use crate::process::Problems;
+use crate::process::{Problem, Problems};
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
@@ -50,21 +51,38 @@ impl Reading {
     }
 
     fn current(&mut self, written: &Written) -> Option<Kubeconfig> {
-        let (context_at, context) = self.context(written)?;
+        let none = Context::default();
+        let (context_at, context) = match written.current_context() {
+            // As client-go: a server is enough.
+            (at, "") if self.chosen.context.is_none() && self.chosen.server.is_some() => (at, &none),
+            _ => self.context(written)?,
+        };
         let cluster = self.cluster(written, &context_at, context);
         let nobody = User::default();
         let wanted = self.chosen.user.clone().unwrap_or_else(|| context.user.clone());
         let credentials = match written.user(&wanted) {
-            Some((at, user)) => self.credentials(&at, &wanted, user),
+            Some((at, user)) => {
+                let user = self.chosen.over_user(user);
+                self.credentials(&at, &wanted, &user)
+            }
             // As client-go: no user at all is nobody.
-            None if wanted.is_empty() => self.credentials(&context_at, &wanted, &nobody),
+            None if wanted.is_empty() => {
+                let user = self.chosen.over_user(&nobody);
+                self.credentials(&context_at, &wanted, &user)
+            }
             None => self.wrong(&context_at.then("user"), format_args!("there is no single user {wanted:?}")),
         };
         let (at, cluster) = cluster?;
+        let cluster = &*cluster;
         let server = self.server(&at, cluster);
         let authorities = self.authorities(&at, cluster);
         let proxy = self.proxy(&at, cluster, authorities.as_ref());
-        let ((destination, prefix, plain), authorities, credentials) = (server?, authorities?, credentials?);
+        let ((destination, prefix, plain), authorities, mut credentials) = (server?, authorities?, credentials?);
+        if plain && self.chosen.server.is_some() && credentials.are_secret() && !self.chosen.has_credentials() {
+            // As client-go; they were meant for another server.
+            tracing::warn!(server = cluster.server, "the credentials of the kubeconfig are not sent over http");
+            credentials = credentials.without_secrets();
+        }
         if plain && credentials.are_secret() {
             let why = "must be https: the user's credentials are not sent to where everybody can read them";
             return self.wrong(&at.then("server"), why);
@@ -118,12 +136,16 @@ impl Reading {
     pub(in crate::kubeclient) fn cluster<'w>(
         &mut self,
         written: &'w Written,
-        at: &At<'_>,
+        at: &At<'w>,
         context: &Context,
-    ) -> Option<(At<'w>, &'w Cluster)> {
+    ) -> Option<(At<'w>, Cow<'w, Cluster>)> {
         let wanted = self.chosen.cluster.clone().unwrap_or_else(|| context.cluster.clone());
         match written.cluster(&wanted) {
-            Some((at, Some(cluster))) => Some((at, cluster)),
+            Some((at, Some(cluster))) => Some((at, self.chosen.over_cluster(cluster))),
+            None if wanted.is_empty() && self.chosen.server.is_some() => {
+                let cluster = self.chosen.over_cluster(&Cluster::default()).into_owned();
+                Some((at.clone(), Cow::Owned(cluster)))
+            }
             _ => self.wrong(&at.then("cluster"), format_args!("there is no single cluster {wanted:?}")),
         }
     }
@@ -271,7 +293,11 @@ impl Reading {
     }
 
     pub(in crate::kubeclient) fn wrong<T>(&mut self, at: &At<'_>, why: impl std::fmt::Display) -> Option<T> {
-        self.problems.0.push(at.problem(why));
+        // What nobody wrote into the file is not to be looked for there.
+        self.problems.0.push(match self.chosen.flag(&at.field) {
+            Some(flag) => Problem::new(flag, why),
+            None => at.problem(why),
+        });
         None
     }
 }

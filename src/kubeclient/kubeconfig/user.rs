@@ -24,6 +24,11 @@ impl Credentials {
     pub(super) fn are_secret(&self) -> bool {
         self.identity.is_some() || self.authorization.is_some() || self.plugin.is_some()
     }
+
+    /// What may be said where anybody can listen.
+    pub(super) fn without_secrets(self) -> Credentials {
+        Credentials { identity: None, authorization: None, plugin: None, impersonation: self.impersonation }
+    }
 }
 
 impl Reading {

@@ -78,7 +78,7 @@ pub(in crate::kubeclient) struct Context {
     pub(super) user: String,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
 pub(in crate::kubeclient) struct Cluster {
     pub(super) server: String,
@@ -91,14 +91,14 @@ pub(in crate::kubeclient) struct Cluster {
     pub(super) extensions: Vec<Extension>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 #[serde(default, expecting = "a mapping")]
 pub(super) struct Extension {
     pub(super) name: String,
     pub(super) extension: Value,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 #[serde(rename_all = "kebab-case", default, expecting = "a mapping")]
 pub(super) struct User {
     pub(super) client_certificate: String,
@@ -118,14 +118,14 @@ pub(super) struct User {
     pub(super) exec: Option<Exec>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 #[serde(default, expecting = "a mapping")]
 pub(super) struct AuthProvider {
     pub(super) name: String,
     pub(super) config: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default, expecting = "a mapping")]
 pub(in crate::kubeclient) struct Exec {
     pub(in crate::kubeclient) api_version: String,
@@ -137,7 +137,7 @@ pub(in crate::kubeclient) struct Exec {
     pub(in crate::kubeclient) interactive_mode: String,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Clone, Deserialize, Default)]
 #[serde(default, expecting = "a mapping")]
 pub(in crate::kubeclient) struct Variable {
     pub(in crate::kubeclient) name: String,
@@ -147,6 +147,19 @@ pub(in crate::kubeclient) struct Variable {
 impl Written {
     /// Reads all of `paths`. Of several, some may be missing.
     pub(in crate::kubeclient) fn read(paths: &[PathBuf]) -> Result<Written, Problems> {
+        let (written, missing) = Written::found(paths)?;
+        if written.0.is_empty() { Err(missing) } else { Ok(written) }
+    }
+
+    /// The same, where all of them may be missing.
+    pub(super) fn read_if_any(paths: &[PathBuf]) -> Result<Written, Problems> {
+        let (written, _) = Written::found(paths)?;
+        let nothing = || Written::of("the command line", Path::new(""), Content::default());
+        Ok(if written.0.is_empty() { nothing() } else { written })
+    }
+
+    /// What is there, and what is not.
+    fn found(paths: &[PathBuf]) -> Result<(Written, Problems), Problems> {
         let (mut documents, mut problems, mut missing) = (Vec::new(), Problems::default(), Problems::default());
         for path in paths {
             let place = path.display().to_string();
@@ -164,10 +177,7 @@ impl Written {
                 }
             }
         }
-        if documents.is_empty() && problems.0.is_empty() {
-            return Err(missing);
-        }
-        problems.or(Written(documents))
+        problems.or((Written(documents), missing))
     }
 
     /// What is known without a file.

@@ -1,0 +1,150 @@
+//! Which API server a person means, and as whom they speak to it: their kubeconfig, and kubectl's global flags.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::flag::{Flag, Group, Kind};
+use super::reading::Reading;
+use crate::kubeclient::{Chosen, Source};
+
+/// What of a kubeconfig counts, and what instead of it.
+pub(super) static GROUP: Group = Group {
+    heading: "Which API server, and as whom",
+    flags: &[
+        Flag::new(
+            "kubeconfig",
+            Kind::File,
+            "",
+            "Which API server, and who we are to it; if not given, the files of $KUBECONFIG, of which the first that has an entry counts, or ~/.kube/config. Followed on disk, with the files they name",
+        ),
+        Flag::new("context", Kind::Text("NAME"), "", "The context of it, if not the current one"),
+        Flag::new("cluster", Kind::Text("NAME"), "", "The cluster of it, whatever the context says"),
+        Flag::new("user", Kind::Text("NAME"), "", "The user of it, whatever the context says"),
+        Flag::new(
+            "server",
+            Kind::Text("URL"),
+            "",
+            "The API server, whatever the kubeconfig says; then there need be no kubeconfig",
+        )
+        .or('s'),
+        Flag::new("tls-server-name", Kind::Text("NAME"), "", "The name that its certificate must have"),
+        Flag::new("certificate-authority", Kind::File, "", "Authorities of its certificate"),
+        Flag::new(
+            "insecure-skip-tls-verify",
+            Kind::Switch,
+            "false",
+            "Do not look at its certificate: whoever is between can read and change everything",
+        ),
+        Flag::new(
+            "token",
+            Kind::Text("TOKEN"),
+            "",
+            "The bearer token to send. Others on this machine can read it on a command line, but not in NARTHEX_TOKEN",
+        ),
+        Flag::new("client-certificate", Kind::File, "", "The certificate to show"),
+        Flag::new("client-key", Kind::File, "", "Its private key"),
+        Flag::new("username", Kind::Text("NAME"), "", "The name to send, with --password"),
+        Flag::new("password", Kind::Text("PASSWORD"), "", "The password to send"),
+        Flag::new("as", Kind::Text("USER"), "", "Whom to act for"),
+        Flag::new("as-group", Kind::Repeated("GROUP"), "", "A group of theirs"),
+        Flag::new("as-uid", Kind::Text("UID"), "", "Their UID"),
+        Flag::new("as-user-extra", Kind::Repeated("KEY=VALUE"), "", "What else is known of them"),
+    ],
+};
+
+const NOTHING: &str = "Accepted, without effect, as by kubectl proxy";
+
+/// What kubectl takes for all its commands, and does nothing with for this one.
+pub(super) static WITHOUT_EFFECT: Group = Group {
+    heading: "As kubectl has it",
+    flags: &[
+        Flag::new("namespace", Kind::Text("NAME"), "", NOTHING).or('n'),
+        Flag::new("request-timeout", Kind::Text("DURATION"), "0", NOTHING),
+        Flag::new("disable-compression", Kind::Switch, "false", NOTHING),
+        Flag::new("match-server-version", Kind::Switch, "false", NOTHING),
+        Flag::new("warnings-as-errors", Kind::Switch, "false", NOTHING),
+        Flag::new("cache-dir", Kind::Directory, "", NOTHING),
+        Flag::new("kuberc", Kind::File, "", NOTHING),
+        Flag::new("profile", Kind::Text("NAME"), "none", NOTHING),
+        Flag::new("profile-output", Kind::File, "", NOTHING),
+        Flag::new("log-flush-frequency", Kind::Duration, "5s", NOTHING),
+        Flag::new("vmodule", Kind::Text("PATTERN=LEVEL,…"), "", NOTHING),
+    ],
+};
+
+/// The kubeconfig of somebody on their own machine, and what they said instead of it.
+pub(super) fn source(reading: &mut Reading<'_>) -> Source {
+    without_effect(reading);
+    let mut paths: Vec<PathBuf> = reading.path("kubeconfig").into_iter().collect();
+    let named = !paths.is_empty();
+    if paths.is_empty() {
+        let named = reading.environment("KUBECONFIG").unwrap_or_default();
+        for path in named.split(':').filter(|path| !path.is_empty()).map(PathBuf::from) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+    }
+    if paths.is_empty() {
+        paths.extend(reading.environment("HOME").map(|home| PathBuf::from(home).join(".kube").join("config")));
+    }
+    let chosen = chosen(reading, named);
+    if paths.is_empty() && !chosen.without_files {
+        reading.problem("kubeconfig", "needed: there is neither KUBECONFIG nor HOME");
+    }
+    Source::Person(paths, Box::new(chosen))
+}
+
+fn chosen(reading: &mut Reading<'_>, named: bool) -> Chosen {
+    let as_user_extra = extra(reading);
+    let as_groups = reading.list("as-group");
+    let insecure_skip_tls_verify = reading.switch("insecure-skip-tls-verify");
+    // Whatever becomes of our folder.
+    let mut path = |flag| reading.path(flag).map(|path| std::path::absolute(&path).unwrap_or(path));
+    let certificate_authority = path("certificate-authority");
+    let (client_certificate, client_key) = (path("client-certificate"), path("client-key"));
+    let mut text = |flag| Some(reading.text(flag)).filter(|text| !text.is_empty());
+    let server = text("server");
+    Chosen {
+        context: text("context"),
+        cluster: text("cluster"),
+        user: text("user"),
+        without_files: server.is_some() && !named,
+        server,
+        tls_server_name: text("tls-server-name"),
+        insecure_skip_tls_verify,
+        certificate_authority,
+        client_certificate,
+        client_key,
+        token: text("token"),
+        username: text("username"),
+        password: text("password"),
+        r#as: text("as"),
+        as_uid: text("as-uid"),
+        as_groups,
+        as_user_extra,
+    }
+}
+
+/// Given again, a key has more values.
+fn extra(reading: &mut Reading<'_>) -> BTreeMap<String, Vec<String>> {
+    const EXTRA: &str = "as-user-extra";
+    let mut all = BTreeMap::<_, Vec<_>>::new();
+    for pair in reading.list(EXTRA) {
+        match pair.split_once('=') {
+            Some((key, value)) if !key.is_empty() => all.entry(key.to_owned()).or_default().push(value.to_owned()),
+            _ => reading.problem(EXTRA, format_args!("{pair:?}: use KEY=VALUE")),
+        }
+    }
+    all
+}
+
+fn without_effect(reading: &mut Reading<'_>) {
+    for flag in WITHOUT_EFFECT.flags {
+        match flag.kind {
+            Kind::Switch => drop(reading.switch(flag.name)),
+            Kind::Duration => drop(reading.duration(flag.name)),
+            _ => drop(reading.text(flag.name)),
+        }
+    }
+}
