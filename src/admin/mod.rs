@@ -2,7 +2,8 @@
 //!
 //! It has its own port and its own thread, so that it answers when the workers do not. It speaks plain
 //! HTTP and therefore stands on a loopback address unless told otherwise, and answers only who asks
-//! for it by such a name: a web page that points its own name at 127.0.0.1 learns nothing.
+//! for it by such a name: a web page that points its own name at 127.0.0.1 learns nothing. Where it was told to stand on
+//! another, other machines get metrics and health and nothing else.
 
 mod host;
 mod page;

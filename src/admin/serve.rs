@@ -37,7 +37,10 @@ const HEAD: Duration = Duration::from_secs(30);
 /// The longest body we read: a log level.
 const BODY: usize = 4096;
 
-/// What the admin listener shows. Asked anew by every request, on the admin thread.
+const LOG_LEVEL: &str = "/log-level";
+
+/// What the admin listener shows. Asked anew by every request, on the admin thread. Machines but our own get metrics and
+/// health alone.
 pub struct AdminState {
     /// The state of the process.
     pub report: Box<dyn Fn() -> StatusReport + Send + Sync>,
@@ -81,6 +84,21 @@ struct Server {
     state: AdminState,
 }
 
+/// Where a connection arrived, and where it came from.
+#[derive(Clone, Copy)]
+struct Ends {
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Ends {
+    /// Whether both are on this machine, or in this pod: who connects to an address of its own comes from it.
+    fn meet(self) -> bool {
+        let peer = self.peer.ip().to_canonical();
+        peer.is_loopback() || peer == self.local.ip().to_canonical()
+    }
+}
+
 impl Server {
     async fn accept(self, listener: TcpListener) {
         let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -92,8 +110,8 @@ impl Server {
         loop {
             // Never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors, most likely: that passes.
                     tracing::warn!(%error, "the admin listener cannot take a connection");
@@ -105,9 +123,10 @@ impl Server {
             tokio::task::spawn_local(async move {
                 let _place = place;
                 let Ok(local) = stream.local_addr() else { return };
+                let ends = Ends { local, peer };
                 let service = service_fn(|request| {
                     let server = server.clone();
-                    async move { Ok::<_, Infallible>(server.answer(request, local).await) }
+                    async move { Ok::<_, Infallible>(server.answer(request, ends).await) }
                 });
                 let connection = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
@@ -123,18 +142,27 @@ impl Server {
     async fn answer<B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>>(
         &self,
         request: Request<B>,
-        local: SocketAddr,
+        ends: Ends,
     ) -> Response<Full<Bytes>> {
-        if !self.told.is_meant(&request, local) {
+        if !self.told.is_meant(&request, ends.local) {
             let text = "This is the admin address of a Narthex process. It answers only requests whose Host is a \
                         loopback name or address, or the one it was told to serve.\n";
             return finish(plain(StatusCode::FORBIDDEN, text));
         }
-        let answer = match *request.method() {
-            Method::GET | Method::HEAD => self.read(&request),
-            Method::PUT if request.uri().path() == "/log-level" => self.set_log_level(request).await,
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let answer = match self.open(&request) {
+            Some(answer) if reads => answer,
+            None if !ends.meet() => {
+                let text = "This is the admin address of a Narthex process. To other machines it answers only /metrics, \
+                            /livez, /readyz and the like; ask for this one on its own (kubectl port-forward for a pod).\n";
+                plain(StatusCode::FORBIDDEN, text)
+            }
+            None if reads => self.show(&request),
+            None if request.method() == Method::PUT && request.uri().path() == LOG_LEVEL => {
+                self.set_log_level(request).await
+            }
             _ => {
-                let allowed = if request.uri().path() == "/log-level" { "GET, HEAD, PUT" } else { "GET, HEAD" };
+                let allowed = if request.uri().path() == LOG_LEVEL { "GET, HEAD, PUT" } else { "GET, HEAD" };
                 let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, format!("only {allowed}\n"));
                 response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
                 response
@@ -143,7 +171,21 @@ impl Server {
         finish(answer)
     }
 
-    fn read<B>(&self, request: &Request<B>) -> Response<Bytes> {
+    /// What is for everybody who reaches us: the load balancer's, and whoever collects metrics.
+    fn open<B>(&self, request: &Request<B>) -> Option<Response<Bytes>> {
+        let path = request.uri().path();
+        if path != "/metrics" {
+            return self.state.health.iter().find_map(|health| health.answer(path, request.uri().query()));
+        }
+        let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+        let format = Format::accepted(accept);
+        let mut response = Response::new(Bytes::from(self.state.metrics.render(format)));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        Some(response)
+    }
+
+    /// What is the operator's alone.
+    fn show<B>(&self, request: &Request<B>) -> Response<Bytes> {
         let state = &self.state;
         match request.uri().path() {
             "/" => {
@@ -155,22 +197,11 @@ impl Server {
                 }
                 response
             }
-            "/metrics" => {
-                let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
-                let format = Format::accepted(accept);
-                let mut response = Response::new(Bytes::from(state.metrics.render(format)));
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
-                response
-            }
             "/status.json" => json(&(state.report)()),
-            "/log-level" => plain(StatusCode::OK, format!("{}\n", state.log_level.current())),
+            LOG_LEVEL => plain(StatusCode::OK, format!("{}\n", state.log_level.current())),
             "/debug/connections" => json(&(state.connections)()),
             "/debug/tasks" => json(&(state.tasks)()),
-            path => state
-                .health
-                .iter()
-                .find_map(|health| health.answer(path, request.uri().query()))
-                .unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "not found\n")),
+            _ => plain(StatusCode::NOT_FOUND, "not found\n"),
         }
     }
 
@@ -231,8 +262,12 @@ mod tests {
     use crate::observe::Check;
 
     fn admin() -> Admin {
+        spawn("127.0.0.1:0".parse().unwrap(), state()).unwrap()
+    }
+
+    fn state() -> AdminState {
         let report = || StatusReport { version: "0.0.0".into(), ..StatusReport::default() };
-        let state = AdminState {
+        AdminState {
             report: Box::new(report),
             metrics: Metrics::new(),
             health: vec![
@@ -242,8 +277,7 @@ mod tests {
             log_level: LogLevel::detached(),
             connections: Box::new(|| serde_json::json!([])),
             tasks: Box::new(|| serde_json::json!([])),
-        };
-        spawn("127.0.0.1:0".parse().unwrap(), state).unwrap()
+        }
     }
 
     /// Status code, head and body of the answer to `request`, in which `{host}` is where we stand.
@@ -294,6 +328,42 @@ mod tests {
             assert!(!body.contains("version"));
         }
         assert_eq!(ask(&admin, "GET /log-level HTTP/1.1\r\n{host}\r\n\r\n").2, "info\n");
+    }
+
+    #[tokio::test]
+    async fn other_machines_get_metrics_and_health_alone() {
+        let server = Server { told: Told::new("0.0.0.0:6480"), state: state() };
+        let local = "10.0.0.5:6480".parse().unwrap();
+        let ask = async |peer: &str, method: &str, path: &str| {
+            let request = Request::builder().method(method).uri(path).header("host", "10.0.0.5:6480");
+            let request = request.body(Full::new(Bytes::from("debug"))).unwrap();
+            let answer = server.answer(request, Ends { local, peer: peer.parse().unwrap() }).await;
+            let status = answer.status().as_u16();
+            (status, String::from_utf8_lossy(&answer.into_body().collect().await.unwrap().to_bytes()).into_owned())
+        };
+        let others = ["10.0.0.6:40000", "[::ffff:10.0.0.6]:40000", "[fd00::5]:40000"];
+        for peer in others {
+            for (path, status) in [("/metrics", 200), ("/livez", 200), ("/readyz?verbose", 500), ("/readyz/ping", 200)]
+            {
+                assert_eq!(ask(peer, "GET", path).await.0, status, "{peer} {path}");
+            }
+            for path in
+                ["/", "/status.json", "/log-level", "/debug/connections", "/debug/tasks", "/nothing", "//metrics"]
+            {
+                let (status, said) = ask(peer, "GET", path).await;
+                assert!(status == 403 && said.contains("on its own"), "{peer} {path}: {status} {said}");
+            }
+            assert_eq!(
+                (ask(peer, "PUT", "/log-level").await.0, ask(peer, "PUT", "/livez").await.0),
+                (403, 405),
+                "{peer}"
+            );
+        }
+        for peer in ["127.0.0.1:40000", "[::1]:40000", "[::ffff:127.0.0.1]:40000", "10.0.0.5:40000"] {
+            assert_eq!(ask(peer, "GET", "/log-level").await, (200, "info\n".to_owned()), "{peer}");
+            assert_eq!(ask(peer, "GET", "/status.json").await.0, 200, "{peer}");
+        }
+        assert_eq!(ask("127.0.0.1:40000", "PUT", "/log-level").await, (200, "debug\n".to_owned()));
     }
 
     #[test]

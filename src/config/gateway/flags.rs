@@ -487,7 +487,7 @@ const ADMIN_ADDRESS: Flag = Flag::new(
     "admin-address",
     Kind::Text("IP:PORT"),
     "127.0.0.1:6480",
-    "Where the operator's own listener stands (plain HTTP: status page, metrics, health); port 0 takes a free one, an empty value turns it off",
+    "Where the operator's own listener stands (plain HTTP: status page, metrics, health; other machines get metrics and health alone); port 0 takes a free one, an empty value turns it off",
 );
 
 pub(in crate::config) const LOG_FORMAT: Flag =
