@@ -18,6 +18,7 @@ mod cluster;
 mod credentials;
 mod delegate;
 mod delegated;
+mod deployed;
 mod discovery;
 mod documents;
 mod egress;

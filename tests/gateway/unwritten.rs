@@ -15,7 +15,7 @@ use crate::world::{Gateway, World, eventually};
 const NAME: &str = "kube-rbac-proxy";
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
