@@ -115,6 +115,8 @@ fn an_authorization_file_of_kube_rbac_proxy_is_told_what_is_wrong_with_it() {
         let wrong = expected.iter().any(|line| !line.starts_with("narthex: warning: "));
         assert_eq!((told, status), (expected.clone(), i32::from(wrong)), "{name}");
     }
+    let sample = concat!("--config-file=", env!("CARGO_MANIFEST_DIR"), "/deploy/sidecar/rules.yaml");
+    assert_eq!(checked_as_kube_rbac_proxy(&[sample]), (Vec::new(), 0));
 }
 
 /// What is said, line by line, and the exit status, beside flags that are right.

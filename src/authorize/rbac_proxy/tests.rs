@@ -134,6 +134,36 @@ fn rules_by_path_and_method() {
     }
 }
 
+/// What `docs/sidecar.md` says of the sample that it shows.
+#[test]
+fn the_sample_with_rules() {
+    let sample = include_str!("../../../deploy/sidecar/rules.yaml");
+    let shown = include_str!("../../../docs/sidecar.md").split("```yaml\n").nth(1).unwrap();
+    let shown = shown.split("```").next().unwrap();
+    for text in [sample, shown] {
+        let rules = rules(text);
+        assert!(rules.warnings().is_empty());
+        let service = "library services/proxy library\n";
+        for (method, target, questions) in [
+            ("GET", "/search?namespace=a", "list library.example.com/v1 a books/ \n".to_owned()),
+            ("POST", "/search/new?namespace=a", "list library.example.com/v1 a books/ \n".to_owned()),
+            ("DELETE", "/search?namespace=a", format!("delete /v1 {service}")),
+            ("DELETE", "/shelves/a", "delete library.example.com/v1  books/ \n".to_owned()),
+            ("OPTIONS", "/shelves/a", "* library.example.com/v1  books/ \n".to_owned()),
+            ("GET", "/shelves", format!("get /v1 {service}")),
+            ("GET", "/shelves/a/b", format!("get /v1 {service}")),
+            ("GET", "/metrics", "get /metrics\n".to_owned()),
+            ("POST", "/metrics", format!("create /v1 {service}")),
+            ("HEAD", "/any", format!("get /v1 {service}")),
+        ] {
+            assert_eq!(asked(&rules, method, target, &[]).unwrap(), questions, "{method} {target}");
+        }
+        assert!(asked(&rules, "GET", "/search", &[]).is_err());
+        assert!(asked(&rules, "GET", "/shelves%2Fa", &[]).is_err());
+    }
+    assert!(rules(sample).allow_something());
+}
+
 #[test]
 fn static_rules() {
     let rules = rules(

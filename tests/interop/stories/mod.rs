@@ -28,6 +28,7 @@ mod served;
 mod sidecar;
 mod socks5;
 mod standalone;
+mod tutorial;
 mod watching;
 mod writing;
 
@@ -73,6 +74,7 @@ pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
         standalone::WITH_KUBECTL,
         served::WITH_KUBECTL,
         sidecar::WITH_KUBECTL,
+        tutorial::WITH_KUBECTL,
         socks5::WITH_KUBECTL,
         proxy::WITH_KUBECTL,
         kubeconfigs::WITH_KUBECTL,

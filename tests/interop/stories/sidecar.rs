@@ -1,30 +1,16 @@
-//! An extension API server that knows nothing of Kubernetes' certificates, tokens and RBAC: the example in Python, with
-//! `narthex sidecar` in front of it, in a real cluster.
+//! A sidecar whose serving certificate the cluster gives.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 
 use super::TrialWith;
-use crate::world::{
-    Door, Gateway, Identity, Kubectl, Process, Session, Step, World, eventually, free_port, is_ready, kubeconfig,
-};
+use crate::world::{Door, Kubectl, Process, Step, World, eventually, free_port, kubeconfig};
 
-pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] =
-    &[("sidecar: an API server in Python", tutorial), ("sidecar: its serving certificate is asked for", certificate)];
+pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("sidecar: its serving certificate is asked for", certificate)];
 
 /// What the serving certificate is for.
 const NAMES: [&str; 3] = ["library.library.svc", "localhost", "127.0.0.1"];
-/// There is one APIService of this name in a cluster, and each kubectl has its own sidecar.
-static REGISTERED: Mutex<()> = Mutex::new(());
-
-/// The two processes of the pod, on this machine.
-struct Pod {
-    door: Door,
-    sidecar: Process,
-    _library: Process,
-}
 
 /// What an administrator does once, with the files that the repository has for it.
 struct Admin<'w> {
@@ -50,43 +36,6 @@ impl Admin<'_> {
         std::fs::write(&file, document.to_string()).unwrap();
         file
     }
-
-    /// Registers the sidecar. There is no network of pods here: the Service is a name of this machine.
-    fn register(&self, port: u16) {
-        let authority = std::fs::read_to_string(&self.world.cluster.authorities.backend.file).unwrap();
-        let bundle = base64::engine::general_purpose::STANDARD.encode(authority);
-        let place = format!("type: ExternalName\n  externalName: localhost\n  ports:\n  - port: {port}\n");
-        let manifests = include_str!("../../../deploy/sidecar/apiservice.yaml");
-        let pods = "selector:\n    app: library\n  ports:\n  - port: 443\n    targetPort: 8443\n";
-        assert!(manifests.contains(pods) && manifests.contains("    port: 443\n"));
-        let manifests = manifests
-            .replace(pods, &place)
-            .replace("    port: 443\n", &format!("    port: {port}\n"))
-            .replace("CA_BUNDLE", &bundle);
-        self.run("apply -f -", &manifests).ok();
-    }
-}
-
-impl Pod {
-    fn start(world: &World, directory: &Path, asks: &Path, name: &str) -> Pod {
-        let socket = directory.join("library.sock");
-        let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/python/library.py");
-        let arguments = [library.as_os_str(), socket.as_os_str()];
-        let library = Process::start(&format!("{name}-library"), Path::new("python3"), arguments, directory);
-        let serving = world.cluster.authorities.backend.server(&format!("{name}-serving"), &NAMES);
-        let flags = [
-            format!("--tls-cert-file={}", serving.certificate.display()),
-            format!("--tls-private-key-file={}", serving.key.display()),
-            "--authorization-webhook-cache-unauthorized-ttl=0s".to_owned(),
-            "--authorization-webhook-cache-authorized-ttl=0s".to_owned(),
-        ];
-        let (sidecar, port) = begin(directory, &socket, asks, name, &flags);
-        let mut pod =
-            Pod { door: Door::new(port, &world.cluster.authorities.backend.file), sidecar, _library: library };
-        let Pod { door, sidecar, .. } = &mut pod;
-        sidecar.wait_until(|| is_ready(door, world.cluster.admin()));
-        pod
-    }
 }
 
 /// The sidecar alone, which may not be ready yet, and where it listens.
@@ -103,89 +52,6 @@ fn begin(directory: &Path, socket: &Path, asks: &Path, name: &str, flags: &[Stri
     arguments.extend_from_slice(flags);
     let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
     (Process::start(&format!("{name}-sidecar"), program, arguments, directory), port)
-}
-
-fn tutorial(world: &World, kubectl: &Kubectl) {
-    let _alone = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = format!("sidecar-{}", kubectl.version.replace('.', "-"));
-    let admin = Admin { world, kubectl, directory: world.scratch(&name) };
-    admin.run("apply -f -", include_str!("../../../deploy/sidecar/rbac.yaml")).ok();
-    let asks = admin.service_account();
-    let pod = Pod::start(world, &admin.directory, &asks, &name);
-    admin.register(pod.door.port);
-    admin.run("wait --for=condition=Available apiservice/v1.library.example.com --timeout=60s", "").ok();
-
-    // Through kube-apiserver: jane may nothing, until RBAC says that she may.
-    let jane = world.cluster.jane();
-    let mut session = Session::open_at(world, kubectl, &world.cluster.door, jane);
-    eventually("books in discovery", || {
-        let step = session.aside("api-resources --api-group=library.example.com --no-headers --cached=false");
-        if step.output.contains("books") { Ok(()) } else { Err(step.output + &step.errors) }
-    });
-    let refused = "User \"jane\" cannot list resource \"books\" in API group \"library.example.com\"";
-    session.aside("get books").refused(refused);
-    let namespace = session.namespace.clone();
-    let books = format!("/apis/library.example.com/v1/namespaces/{namespace}/books");
-    let binding = format!("rolebinding jane-lends -n {namespace}");
-    admin.run(&format!("create {binding} --clusterrole=library:librarian --user=jane"), "").ok();
-    eventually("jane to be let in", || {
-        let step = session.aside("get books");
-        if step.success { Ok(()) } else { Err(step.errors) }
-    });
-    let book = "apiVersion: library.example.com/v1\nkind: Book\nmetadata: {name: emma}\nspec: {title: Emma}\n";
-    session.with_input("create -f -", book).ok();
-    assert!(session.kubectl("get books").ok().contains("emma"));
-    let lender = "get book emma -o jsonpath={.status.lender}/{.status.groups}";
-    assert_eq!(session.kubectl(lender).ok(), r#"jane/["devs","qa","system:authenticated"]"#);
-    let mut watch = session.stream("get books -w --no-headers");
-    watch.line_with("emma");
-    session.kubectl("patch book emma --type=merge -p {\"spec\":{\"pages\":474}}").ok();
-    watch.line_with("emma");
-    assert_eq!(session.kubectl("get book emma -o jsonpath={.spec.pages}").ok(), "474");
-
-    // Through a gateway of ours that follows the same cluster.
-    let cluster = world.cluster.admin_kubeconfig.display().to_string();
-    let flags = [("--kubeconfig", &*cluster), ("--delegate-kubeconfig", &*cluster), ("--leader-elect", "false")];
-    let gateway = Gateway::bare(&world.cluster, &admin.directory, &format!("{name}-gateway"), &flags);
-    through(&gateway, jane, &books);
-
-    // Straight at the sidecar: nobody believes what a client says of itself, and RBAC decides as before.
-    let straight = |who: Option<&Identity>, headers: &[(&str, &str)]| {
-        let answer = pod.door.send(who, "GET", &books, headers, b"").unwrap();
-        (answer.status.as_u16(), answer.text())
-    };
-    let root = [("x-remote-user", "root"), ("x-remote-group", "system:masters")];
-    assert_eq!(straight(None, &root).0, 401);
-    let bob = world.cluster.authorities.client.client(&format!("{name}-bob"), "bob", &[], None);
-    let (status, text) = straight(Some(&bob), &root);
-    assert!(status == 403 && text.contains(r#"User \"bob\" cannot list resource \"books\""#), "{status} {text}");
-    assert_eq!(straight(Some(jane), &[]).0, 200);
-    let token = admin.run("create token library -n library", "").ok().trim().to_owned();
-    let bearer = format!("Bearer {token}");
-    let (status, text) = straight(None, &[("authorization", &bearer)]);
-    let account = r#"User \"system:serviceaccount:library:library\" cannot list"#;
-    assert!(status == 403 && text.contains(account), "{status} {text}");
-
-    admin.run(&format!("delete {binding}"), "").ok();
-    eventually("jane to be let in no more", || {
-        let (status, text) = straight(Some(jane), &[]);
-        if status == 403 { Ok(()) } else { Err(text) }
-    });
-    assert!(!pod.sidecar.log().contains("ERROR"), "{}", pod.sidecar.log());
-    admin.run("delete apiservice v1.library.example.com", "").ok();
-}
-
-/// The gateway comes as a front proxy by the same authority as kube-apiserver does.
-fn through(gateway: &Gateway, who: &Identity, books: &str) {
-    eventually("books through narthex", || {
-        let answer = gateway.door.get(Some(who), books)?;
-        if answer.status != 200 {
-            return Err(answer.text());
-        }
-        let list = answer.json();
-        assert_eq!(list["items"][0]["metadata"]["name"], "emma", "{list}");
-        Ok(())
-    });
 }
 
 /// Somebody approves what the sidecar asks for, and a signer signs it; until then it is not ready.

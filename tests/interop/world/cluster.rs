@@ -163,7 +163,7 @@ fn start_kube_apiserver(
 }
 
 /// `/readyz` answers ok.
-pub(crate) fn is_ready(door: &Door, who: &Identity) -> Result<(), String> {
+pub(super) fn is_ready(door: &Door, who: &Identity) -> Result<(), String> {
     let answer = door.get(Some(who), "/readyz")?;
     if answer.status == 200 { Ok(()) } else { Err(format!("{} {}", answer.status, answer.text())) }
 }

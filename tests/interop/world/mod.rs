@@ -23,7 +23,7 @@ pub(crate) use addresses::free_port;
 pub(crate) use behind::{Behind, configuration};
 pub(crate) use browser::Browser;
 pub(crate) use certificates::{Authority, Identity};
-pub(crate) use cluster::{Cluster, audit_policy, is_ready};
+pub(crate) use cluster::{Cluster, audit_policy};
 pub(crate) use converter::converter;
 pub(crate) use curl::{curl, curl_with_input};
 pub(crate) use echo::{Speaks, echo};
