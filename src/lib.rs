@@ -75,5 +75,6 @@ pub mod admin;
 // What the operator wrote, turned into what each module needs; all mistakes at once.
 pub mod config;
 
-// The commands: gateway, quickstart, pki, check, status.
+// The commands: gateway, sidecar (a gateway with upstreams by path: roles/sidecar.rs says what is its own), proxy, socks5,
+// quickstart, pki, check, status.
 pub mod roles;

@@ -8,6 +8,7 @@ mod name;
 pub mod pki;
 pub mod proxy;
 pub mod quickstart;
+pub mod sidecar;
 mod signals;
 pub mod socks5;
 pub mod status;
@@ -44,7 +45,7 @@ pub fn main() -> ExitCode {
         }
         Command::Sidecar(arguments) => {
             let (config, mistakes) = arguments.read(name, &environment);
-            gateway::run(&config, mistakes, "sidecar")
+            sidecar::run(&config, mistakes)
         }
         Command::Socks5(arguments) => {
             let (config, mistakes) = arguments.read(&environment);

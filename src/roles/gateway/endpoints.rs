@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
-use super::request::without_body;
+use super::answered::without_body;
 use crate::listen::{Accepted, Acceptor, Answering, Connections, Handler, Limits, Service, accept, serve};
 use crate::message::{Body, Received};
 use crate::observe::health::Health;

@@ -1,9 +1,15 @@
-//! The gateway: in front of extension API servers, alone or before a kube-apiserver.
+//! The gateway: in front of extension API servers, alone or before a kube-apiserver; and, with upstreams by path instead of
+//! APIServices, the sidecar ([`super::sidecar`]).
 //!
 //! Threads and what they hold: one accepts, each worker serves its share of the connections with its own
 //! pools, one follows files and asks backends how they are, one is the operator's. What crosses between
 //! them are published snapshots ([`shared::Shared`]).
+//!
+//! The way of a request is in [`request`]. Beside it stand what the request is called ([`named`]), how long it may take
+//! ([`patience`]), its places among others ([`places`]), the last of it ([`answered`]), what we answer ourselves
+//! ([`local`]), and where a sidecar does otherwise ([`guarding`]).
 
+mod answered;
 mod asker;
 mod auditing;
 mod connection;
@@ -12,9 +18,13 @@ mod delegation;
 mod doubts;
 mod endpoints;
 mod files;
+mod guarding;
 mod host;
 mod local;
 mod mistakes;
+mod named;
+mod patience;
+mod places;
 mod reached;
 mod registering;
 mod request;

@@ -2,34 +2,30 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONNECTION;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body::Body as _;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 
+use super::answered::{done, finish, warned, without_body};
 use super::connection::Connection;
-use super::local;
+use super::named::{AUDIT_ID, audit_id, known, labels};
+use super::patience::{due, in_time, timeout};
+use super::places::{admit, enter};
+use super::{guarding, local};
 use crate::authenticate::Authenticated;
 use crate::authorize::rbac_proxy::Way;
 use crate::authorize::{Actor, Permit, SelfReview};
 use crate::forward::{Origin, Outbound, send};
-use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User, duration};
+use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User};
 use crate::message::{Accept, Blame, Body, Received, Refusal, hop_by_hop, respond};
-use crate::observe::access::{AccessRecord, End};
+use crate::observe::access::AccessRecord;
 use crate::observe::audit::Begin;
-use crate::observe::metrics::{Authentication, DryRun, Known, Limit, RequestLabels, Scope, Turned, Verb};
+use crate::observe::metrics::{Authentication, Limit};
 use crate::openapi::Version2;
-use crate::process::{Phase, within};
+use crate::process::Phase;
 use crate::reviewer::Question;
-use crate::route::{Hand, Place, Route};
-
-const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-/// The longest `Audit-Id` taken from a client.
-const AUDIT_ID_MOST: usize = 64;
-/// How long a discovery document of one version may take (`handler_proxy.go`).
-const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Answers one request, whatever comes of it.
 ///
@@ -68,21 +64,6 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Rece
     if head { without_body(response) } else { response }
 }
 
-/// The header of an answer to HEAD. hyper takes the body off over HTTP/1.1, but sends it over HTTP/2, where
-/// it breaks the client's stream.
-pub(super) fn without_body(mut response: Response<Body>) -> Response<Body> {
-    match std::mem::take(response.body_mut()) {
-        Body::Empty => {}
-        Body::Full(bytes) => {
-            response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| bytes.len().into());
-        }
-        // Of a backend, which knows that there is none: it must see its end.
-        Body::Stream(stream) if stream.is_end_stream() => *response.body_mut() = Body::Stream(stream),
-        Body::Stream(_) => {}
-    }
-    response
-}
-
 type Answer = Result<Response<Body>, (Refusal, AccessRecord)>;
 
 /// The way of a request: read it, learn who asks, decide whether they may, find where it goes, send it.
@@ -107,29 +88,20 @@ async fn relay(
     // What is asked, and of whom. Judged, routed and sent on is this one reading.
     let host = attempt!(connection.host(&request).map_err(client));
     let uri = std::mem::take(request.uri_mut());
-    // What stands behind need not be an API server.
-    let path = match (shared.guard.rules.is_some(), shared.sidecar) {
-        (true, _) => CanonicalPath::parse_anywhere(uri.path()),
-        (false, true) => CanonicalPath::parse_whole(uri.path()),
-        (false, false) => CanonicalPath::parse(uri.path()),
-    };
-    let path = attempt!(path.map_err(client));
+    let path = attempt!(guarding::path(shared, uri.path()).map_err(client));
     let query = Query::parse(uri.query().unwrap_or_default());
     let method = request.method().clone();
-    let info = match shared.guard.rules.is_some() {
-        false => attempt!(RequestInfo::parse(&method, &path, &query).map_err(client)),
-        true => RequestInfo::of_path(&method, &path),
-    };
+    let info = attempt!(guarding::info(shared, &method, &path, &query).map_err(client));
     let table = shared.table.get();
     let route = table.find_path(path.decoded());
     let upgrading = hop_by_hop::upgrade_protocol(request.headers()).is_some();
     let lasts = info.is_long_running()
-        || (shared.sidecar && goes_on(request.headers()))
+        || guarding::goes_on(shared, request.headers())
         || route.is_some_and(|route| {
             route.api_service.settings.long_running.matches(&info.verb, info.subresource, info.path)
         });
     let long_running = upgrading || lasts;
-    record.asks(&labels(&method, &info, &query, request.headers()), long_running, |_| known(connection, &info, route));
+    record.asks(&labels(&method, &info, &query, request.headers()), long_running, |_| known(shared, &info, route));
 
     // What is to be written of it for those who have to know later, as soon as it is known who asks.
     let audit = |record: &mut AccessRecord, user: Option<&Arc<User>>, headers: &HeaderMap, unauthenticated: bool| {
@@ -173,9 +145,7 @@ async fn relay(
         }
 
         // Who asks. From here on no header of the client says who it is.
-        // What a server that is not Kubernetes' own means by `timeout` is between it and its clients.
-        let ours = !shared.sidecar || info.is_resource_request;
-        let due = if long_running || !ours { None } else { due(&query) };
+        let due = if long_running || !guarding::has_timeout(shared, &info) { None } else { due(&query) };
         let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
         let authenticated = match due {
             None => authenticating.await,
@@ -244,7 +214,7 @@ async fn relay(
     // Nor does what lasts. To ask for an upgrade is no way around: until there is one, its request has a place.
     let hand = if lasts || question.is_some() { None } else { Some(shared.dealer.hand(&user.name)) };
     let place = match hand {
-        Some(hand) => attempt!(admit(connection, user, info, hand)),
+        Some(hand) => attempt!(admit(shared, user, info, hand)),
         None => None,
     };
     if shared.forwarding.goaway_chance > 0.0 && fastrand::f64() < shared.forwarding.goaway_chance || anonymous {
@@ -258,7 +228,7 @@ async fn relay(
     };
     let Some(route) = route else {
         if shared.sidecar {
-            return Err((client(Status::not_found()).because("no upstream owns the path"), record));
+            return Err((guarding::nowhere(), record));
         }
         if let Some(review) = SelfReview::asked(info) {
             let receipt = record.receipt();
@@ -282,7 +252,7 @@ async fn relay(
     };
     let target = attempt!(route.target(|| hand.unwrap_or_else(|| shared.dealer.hand(&user.name))));
     let route_place = match hand {
-        Some(hand) => Some(attempt!(enter(connection, route, info, hand, place.as_ref()).map_err(|turned| {
+        Some(hand) => Some(attempt!(enter(shared, route, info, hand, place.as_ref()).map_err(|turned| {
             shared.metrics.rejections().count(Limit::ApiService, turned);
             route.crowded(turned)
         }))),
@@ -295,8 +265,7 @@ async fn relay(
         if long_running { None } else { attempt!(timeout(info, &query, route, shared.sidecar).map_err(client)) };
     record.admitted();
 
-    // Of an upstream nothing is known: what it answers is its own affair.
-    let openapi = !shared.sidecar && local::is_openapi(path.decoded());
+    let openapi = guarding::knows_answers(shared) && local::is_openapi(path.decoded());
     let sent_query = if query_is_judged { query.wire() } else { query.raw() };
     let path_and_query = attempt!(sent_path(&path, sent_query, &uri, openapi));
     let identity_headers = shared.authenticator.identity_headers();
@@ -335,160 +304,8 @@ async fn impersonate<'w>(
     }
 }
 
-fn warned(mut response: Response<Body>, warning: Option<&'static str>) -> Response<Body> {
-    if let Some(value) = warning.and_then(crate::message::warning) {
-        response.headers_mut().append(http::header::WARNING, value);
-    }
-    response
-}
-
-/// A record of an answer that is all at hand.
-fn done(mut record: AccessRecord, response: Response<Body>) -> Response<Body> {
-    if let Body::Stream(_) = response.body() {
-        // A watch of our own objects: the record lives as long as it does.
-        record.answers(response.status().as_u16(), response.headers(), None);
-        return response.map(|body| local::recorded(body, record));
-    }
-    finish(record, &response);
-    response
-}
-
-fn finish(mut record: AccessRecord, response: &Response<Body>) {
-    record.answers(response.status().as_u16(), response.headers(), None);
-    if let Body::Full(bytes) = response.body() {
-        record.sends(bytes);
-    }
-    record.ended(End::Complete);
-}
-
 fn client(status: Status) -> Refusal {
     Refusal::new(Blame::Client, status)
-}
-
-/// The client's `Audit-Id` if it is short and clean, else one of ours.
-fn audit_id(headers: &HeaderMap) -> HeaderValue {
-    let clean = |value: &&HeaderValue| {
-        let bytes = value.as_bytes();
-        !bytes.is_empty()
-            && bytes.len() <= AUDIT_ID_MOST
-            && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-    };
-    if let Some(theirs) = headers.get(AUDIT_ID).filter(clean) {
-        return theirs.clone();
-    }
-    // Version 4 by a fast generator: it names a request, it guards nothing.
-    let id = uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid();
-    let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
-    let text: &str = id.hyphenated().encode_lower(&mut text);
-    let mut id = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
-    // No secret, but never the same again: HPACK then leaves it out of the table that it would only crowd.
-    id.set_sensitive(true);
-    id
-}
-
-fn labels<'r>(method: &Method, info: &'r RequestInfo<'_>, query: &Query<'_>, headers: &HeaderMap) -> RequestLabels<'r> {
-    if !info.is_resource_request {
-        return RequestLabels::path(method, info.path);
-    }
-    let apply = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/apply-patch"));
-    let dry_run = query.get("dryRun");
-    RequestLabels {
-        verb: Verb::of_resource(method, &info.verb, info.subresource, apply),
-        group: info.api_group,
-        version: info.api_version,
-        resource: info.resource,
-        subresource: info.subresource,
-        scope: Scope::of(true, &info.verb, info.namespace, &info.name),
-        dry_run: DryRun::of(dry_run.as_deref()),
-    }
-}
-
-/// Whether a request that is none of Kubernetes' may go on for as long as both sides like: what gRPC calls, and events
-/// for a page.
-fn goes_on(headers: &HeaderMap) -> bool {
-    let begins =
-        |name, with: &[u8]| headers.get(name).is_some_and(|value: &HeaderValue| value.as_bytes().starts_with(with));
-    begins(CONTENT_TYPE, b"application/grpc") || begins(ACCEPT, b"text/event-stream")
-}
-
-fn known(connection: &Connection, info: &RequestInfo<'_>, route: Option<&Arc<Route>>) -> Known {
-    if route.is_none() {
-        return Known::Nothing;
-    }
-    let documents = connection.worker.shared.documents.load();
-    if documents.knows(info.api_group, info.api_version, info.resource, info.subresource) {
-        Known::Resource
-    } else {
-        Known::GroupVersion
-    }
-}
-
-/// A place among the requests that run, or 429: when all are taken, or when the user has more than a fair share.
-/// `system:masters` always finds one, so that an operator can still look when all is full.
-fn admit(connection: &Connection, user: &User, info: &RequestInfo<'_>, hand: Hand) -> Result<Option<Place>, Refusal> {
-    if user.groups.iter().any(|group| group == "system:masters") {
-        return Ok(None);
-    }
-    let shared = &connection.worker.shared;
-    let (bound, limit) =
-        if info.is_read_only() { (&shared.reading, Limit::ReadOnly) } else { (&shared.mutating, Limit::Mutating) };
-    bound.running.enter(hand, bound.most).map(Some).map_err(|turned| {
-        shared.metrics.rejections().count(limit, turned);
-        let status = Status::too_many_requests("Too many requests, please try again later.", 1);
-        Refusal::new(Blame::Gateway, status).because(match turned {
-            Turned::Full => "the limit of requests in flight is reached",
-            Turned::Share => "the user holds more than a fair share of the requests in flight",
-        })
-    })
-}
-
-/// A place at the APIService, for a request that may have a `place` here.
-fn enter(
-    connection: &Connection,
-    route: &Route,
-    info: &RequestInfo<'_>,
-    hand: Hand,
-    place: Option<&Place>,
-) -> Result<Place, Turned> {
-    let (shared, reads) = (&connection.worker.shared, info.is_read_only());
-    let bound = if reads { &shared.reading } else { &shared.mutating };
-    let free = place.and_then(|_| bound.running.free(bound.most));
-    route.enter(hand, !reads, free)
-}
-
-/// When a request is too late for its client, if that says so.
-fn due(query: &Query<'_>) -> Option<Instant> {
-    let limit = duration::request_timeout(query, Duration::MAX).ok().filter(|limit| *limit != Duration::MAX)?;
-    Instant::now().checked_add(limit)
-}
-
-/// A decision that may have to be asked for, if it comes in the client's time.
-async fn in_time<T>(due: Instant, decision: impl Future<Output = T> + Unpin) -> Result<T, Refusal> {
-    within(Some(due), decision).await.ok_or_else(|| {
-        let status = Status::timeout("request did not complete within the allotted timeout");
-        Refusal::new(Blame::Gateway, status).because("nobody said in time who asks, or whether they may")
-    })
-}
-
-/// How long a request may take: what the client asks, what the APIService allows, less for discovery. None when
-/// the APIService has no limit and the client asks for none.
-fn timeout(
-    info: &RequestInfo<'_>,
-    query: &Query<'_>,
-    route: &Route,
-    sidecar: bool,
-) -> Result<Option<Duration>, Status> {
-    let allowed = route.api_service.settings.request_timeout;
-    let mut most = if allowed.is_zero() { Duration::MAX } else { allowed };
-    if sidecar {
-        let asked = if info.is_resource_request { duration::request_timeout(query, most).ok() } else { None };
-        return Ok(Some(asked.unwrap_or(most)).filter(|limit| *limit != Duration::MAX));
-    }
-    if !info.is_resource_request && info.path.starts_with("/api") && info.path.trim_matches('/').split('/').count() == 3
-    {
-        most = most.min(DISCOVERY_TIMEOUT);
-    }
-    Ok(Some(duration::request_timeout(query, most)?).filter(|limit| *limit != Duration::MAX))
 }
 
 /// The path and query that go to the backend: the ones that were judged.
