@@ -200,7 +200,7 @@ fn no_header_that_http_needs_says_who_asks() {
         for flag in ["--auth-header-user-field-name", "--auth-header-groups-field-name"] {
             let (told, status) = checked_as_kube_rbac_proxy(&[&format!("{flag}={name}")]);
             assert!(told.len() == 1 && told[0].contains(&format!("{flag}: {name:?}: ")), "{told:?}");
-            assert_eq!(status, 2);
+            assert_eq!(status, 1);
         }
         for flag in ["username-headers", "uid-headers", "group-headers", "extra-headers-prefix"] {
             let output = narthex(&["check", "gateway", &format!("--requestheader-{flag}=X-Remote-A,{name}")], &[]);
