@@ -74,7 +74,7 @@ pub(super) static WITHOUT_EFFECT: Group = Group {
 
 /// The kubeconfig of somebody on their own machine, and what they said instead of it.
 pub(super) fn source(reading: &mut Reading<'_>) -> Source {
-    without_effect(reading);
+    reading.without_effect(WITHOUT_EFFECT.flags.iter());
     let mut paths: Vec<PathBuf> = reading.path("kubeconfig").into_iter().collect();
     let named = !paths.is_empty();
     if paths.is_empty() {
@@ -137,14 +137,4 @@ fn extra(reading: &mut Reading<'_>) -> BTreeMap<String, Vec<String>> {
         }
     }
     all
-}
-
-fn without_effect(reading: &mut Reading<'_>) {
-    for flag in WITHOUT_EFFECT.flags {
-        match flag.kind {
-            Kind::Switch => drop(reading.switch(flag.name)),
-            Kind::Duration => drop(reading.duration(flag.name)),
-            _ => drop(reading.text(flag.name)),
-        }
-    }
 }

@@ -250,6 +250,19 @@ impl<'a> Reading<'a> {
         (self.environment)(name)
     }
 
+    /// Reads `flags` that say nothing to us, so that a value that fits none of them is a mistake all the same.
+    pub(super) fn without_effect(&mut self, flags: impl Iterator<Item = &'static Flag>) {
+        for flag in flags {
+            match flag.kind {
+                Kind::Switch => drop(self.switch(flag.name)),
+                Kind::Count => drop(self.count(flag.name, u64::MAX)),
+                Kind::Fraction => drop(self.fraction(flag.name, 0.0, f64::from(f32::MAX))),
+                Kind::Duration => drop(self.duration(flag.name)),
+                _ => drop(self.text(flag.name)),
+            }
+        }
+    }
+
     /// What was wrong.
     pub(super) fn end(self) -> Mistakes {
         #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio_rustls::client::TlsStream;
 use super::konnectivity::Tunnel;
 use super::streams::streams;
 
-/// A way that is open, as far as it goes. It is `Send`, because an upgrade wants that of what it holds.
+/// A way that is open, as far as it goes.
 pub(super) enum Carrier {
     /// To the backend itself, or to a proxy.
     Tcp(TcpStream),

@@ -6,7 +6,7 @@ use super::ReadAhead;
 use super::allowance::Place;
 use super::streams::streams;
 
-/// An open connection to who will be spoken to. It is `Send`, because an upgrade wants that of what it holds.
+/// An open connection to who will be spoken to.
 pub(super) enum Channel {
     /// With TLS. Boxed: its state is ten times the other's.
     Tls(Box<TlsStream<ReadAhead>>),

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use super::endpoint::Endpoint;
 use super::http1::Line;
-use super::http2::{Multiplexed, Upload};
+use super::http2::Multiplexed;
+use super::pushed::Pushed;
 
 /// The hold of one request on its endpoint and connection.
 ///
@@ -18,7 +19,7 @@ pub struct Lease {
 
 enum Held {
     Http1 { endpoint: Rc<Endpoint>, line: Line },
-    Http2 { upload: Option<Upload>, _stream: Stream },
+    Http2 { upload: Option<Pushed>, _stream: Stream },
     Private { _line: Line },
     Returned,
 }
@@ -68,7 +69,7 @@ impl Lease {
         Lease { connection: Held::Http1 { endpoint: endpoint.clone(), line }, pending: Some(pending) }
     }
 
-    pub(super) fn http2(stream: Stream, upload: Option<Upload>, pending: Pending) -> Lease {
+    pub(super) fn http2(stream: Stream, upload: Option<Pushed>, pending: Pending) -> Lease {
         Lease { connection: Held::Http2 { upload, _stream: stream }, pending: Some(pending) }
     }
 

@@ -26,6 +26,7 @@ mod no_proxy;
 mod pool;
 mod proxy_fault;
 mod proxy_url;
+mod pushed;
 mod read_ahead;
 mod refusal;
 mod resolve;

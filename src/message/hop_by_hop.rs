@@ -120,7 +120,8 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
         .any(|value| tokens(value.as_bytes()).any(|it| it.eq_ignore_ascii_case(token.as_bytes())))
 }
 
-fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// What a comma-separated value lists, without parameters.
+pub(crate) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(|token| {
         let end = token.iter().position(|byte| *byte == b';').unwrap_or(token.len());
         token[..end].trim_ascii()

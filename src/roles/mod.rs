@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
     match command {
         Command::Quickstart(arguments) => match arguments.read(&environment) {
             (config, mistakes) if mistakes.problems.0.is_empty() => quickstart::run(&config),
-            (_, mistakes) => refuse("quickstart", &mistakes),
+            (_, mistakes) => tell("quickstart", &mistakes.problems),
         },
         Command::Gateway(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
                 let (text, problems) = pki::run(&command);
                 both(print(text.as_bytes()), tell("pki", &problems))
             }
-            Err(mistakes) => refuse("pki", &mistakes),
+            Err(mistakes) => tell("pki", &mistakes.problems),
         },
         Command::Check(check) => check::run(&check),
         Command::Status(command) => command.run(),
@@ -72,11 +72,6 @@ pub fn main() -> ExitCode {
 fn start_log((settings, mut mistakes): (log::Settings, Mistakes)) -> Result<(), Mistakes> {
     mistakes.problems.keep(log::install(&settings));
     if mistakes.problems.0.is_empty() { Ok(()) } else { Err(mistakes) }
-}
-
-/// Tells all mistakes.
-fn refuse(role: &str, mistakes: &Mistakes) -> ExitCode {
-    tell(role, &mistakes.problems)
 }
 
 /// Tells what went wrong on standard error, one problem a line.

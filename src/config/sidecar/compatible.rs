@@ -73,27 +73,9 @@ pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
 }
 
 fn without_effect(reading: &mut Reading<'_>) {
-    reading.count("http2-max-size", u64::from(u32::MAX));
-    reading.duration("tls-reload-interval");
-    reading.fraction("kube-api-qps", 0.0, f64::from(f32::MAX));
-    reading.count("kube-api-burst", i32::MAX as u64);
-    for switch in [
-        "logtostderr",
-        "alsologtostderr",
-        "add-dir-header",
-        "one-output",
-        "skip-headers",
-        "skip-log-headers",
-        "legacy-stderr-threshold-behavior",
-    ] {
-        reading.switch(switch);
-    }
-    for text in ["stderrthreshold", "log-backtrace-at", "log-dir", "log-file", "vmodule"] {
-        reading.text(text);
-    }
-    reading.count("log-file-max-size", u64::MAX);
-    reading.duration("log-flush-frequency");
-    for flag in GROUP.flags.iter().filter(|flag| flag.help.starts_with(NOTHING)) {
+    let flags = || GROUP.flags.iter().filter(|flag| flag.help.starts_with(NOTHING));
+    reading.without_effect(flags());
+    for flag in flags() {
         if reading.given(flag.name) {
             reading.warning(flag.name, "has no effect");
         }

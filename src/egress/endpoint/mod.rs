@@ -161,34 +161,22 @@ impl Endpoint {
         let pending = Pending::new(self);
         let mut timing = Timing::default();
         loop {
-            match self.protocol.get() {
-                Some(Protocol::Http2) => {
-                    if let Some(stream) = self.stream() {
-                        return self.send_http2(request, stream, pending, timing).await;
-                    }
-                }
-                Some(Protocol::Http1) => {
-                    let line = match self.idle.take() {
-                        Some(line) => line,
-                        // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
-                        None => match Box::pin(self.open(Purpose::Now)).await {
-                            Ok(Opened::Http1(line, took)) => {
-                                timing = took;
-                                line
-                            }
-                            Ok(Opened::Http2(took)) => {
-                                timing = took;
-                                continue;
-                            }
-                            Err(error) => return Err(SendError::NotSent { request, error }),
-                        },
-                    };
-                    return self.send_http1(request, line, pending, timing).await;
-                }
-                None => {}
+            if let Some(room) = self.room() {
+                return self.send_in(room, request, pending, timing).await;
             }
-            // Many requests may wait for one dial; all learn what became of it.
-            match self.dialling().await {
+            let opened = match self.protocol.get() {
+                // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
+                Some(Protocol::Http1) => match Box::pin(self.open(Purpose::Now)).await {
+                    Ok(Opened::Http1(line, timing)) => {
+                        return self.send_http1(request, line, pending, timing).await;
+                    }
+                    Ok(Opened::Http2(took)) => Ok(took),
+                    Err(error) => Err(error),
+                },
+                // Many requests may wait for one dial; all learn what became of it.
+                Some(Protocol::Http2) | None => self.dialling().await,
+            };
+            match opened {
                 Ok(took) => timing = took,
                 Err(error) => return Err(SendError::NotSent { request, error }),
             }
@@ -209,10 +197,19 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::send`].
     pub async fn send_at(self: &Rc<Self>, room: Room, request: Box<Request<Body>>) -> Result<Sent, SendError> {
-        let pending = Pending::new(self);
+        self.send_in(room, request, Pending::new(self), Timing::default()).await
+    }
+
+    async fn send_in(
+        self: &Rc<Self>,
+        room: Room,
+        request: Box<Request<Body>>,
+        pending: Pending,
+        timing: Timing,
+    ) -> Result<Sent, SendError> {
         match room.0 {
-            Held::Line(line) => self.send_http1(request, line, pending, Timing::default()).await,
-            Held::Stream(stream) => self.send_http2(request, stream, pending, Timing::default()).await,
+            Held::Line(line) => self.send_http1(request, line, pending, timing).await,
+            Held::Stream(stream) => self.send_http2(request, stream, pending, timing).await,
         }
     }
 

@@ -7,6 +7,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request, response};
 
 use super::{Chunks, Fault};
+use crate::message::hop_by_hop;
 
 /// Header lines of an answer; a backend that sends more is broken or hostile.
 const MOST_LINES: usize = 200;
@@ -165,12 +166,8 @@ fn is_chunked(codings: &HeaderValue) -> bool {
 
 /// Whether the connection goes on: HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says `keep-alive`.
 fn keeps(parts: &response::Parts) -> bool {
-    let says = |word: &[u8]| {
-        let tokens =
-            parts.headers.get_all(CONNECTION).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-        tokens.into_iter().any(|token| token.trim_ascii().eq_ignore_ascii_case(word))
-    };
-    if parts.version == Version::HTTP_10 { says(b"keep-alive") && !says(b"close") } else { !says(b"close") }
+    let says = |word| hop_by_hop::has_token(&parts.headers, &CONNECTION, word);
+    !says("close") && (parts.version != Version::HTTP_10 || says("keep-alive"))
 }
 
 #[cfg(test)]

@@ -10,26 +10,26 @@ mod fault;
 mod head;
 mod open;
 mod sending;
-mod switched;
 mod wire;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::io::Cursor;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
 use self::answer::Answer;
 pub use self::chunks::{Chunks, Step};
 pub use self::fault::Fault;
 pub use self::head::{Framing, Head};
 pub(super) use self::open::Open;
-use self::sending::Sending;
-pub use self::switched::Switched;
 use self::wire::Wire;
 use super::channel::Channel;
+use super::pushed::Pushed;
 use crate::message::{Body, Received};
 
 /// net/http servers close an idle connection after 90 s or more; we let go well before, so that a
@@ -42,13 +42,13 @@ const KEPT: usize = 1024;
 /// A connection, for one request after another. Dropped, it is closed, whatever is under way on it.
 pub struct Line {
     wire: Rc<Wire>,
-    sending: Sending,
+    sending: Pushed,
 }
 
 impl Line {
     /// Begins HTTP/1.1 on a fresh connection, one more of `open`.
     pub(super) fn new(stream: Channel, open: &Open) -> Line {
-        Line { wire: open.enter(stream), sending: Sending::default() }
+        Line { wire: open.enter(stream), sending: Pushed::default() }
     }
 
     /// How often bytes came on it: not at all before its first answer.
@@ -64,7 +64,7 @@ impl Line {
     /// [`Fault`]; it may have been carried out.
     pub fn ask(&mut self, request: Request<Body>) -> impl Future<Output = Result<Response<Received>, Fault>> {
         let method = request.method().clone();
-        self.sending = Sending::begin(&self.wire, request);
+        self.sending = sending::send(&self.wire, request);
         self.answer(method)
     }
 
@@ -118,9 +118,10 @@ impl Line {
 
     /// The connection itself, after an answer that says it is another protocol's now; none while somebody reads that
     /// answer's body.
-    pub fn switch(self) -> Option<Switched> {
+    pub fn switch(self) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
         let (stream, first) = Rc::try_unwrap(self.wire).ok()?.into_parts();
-        Some(Switched { first, stream })
+        let (from, to) = tokio::io::split(stream);
+        Some(tokio::io::join(Cursor::new(first).chain(from), to))
     }
 }
 

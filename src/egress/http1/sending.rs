@@ -4,48 +4,29 @@ use std::future::Future;
 use std::io::IoSlice;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, request};
 use http_body::{Body as _, Frame};
-use tokio::task::AbortHandle;
 
 use super::head::{self, Length};
 use super::wire::Wire;
 use crate::egress::has_payload;
-use crate::message::Body;
+use crate::egress::pushed::Pushed;
+use crate::message::{Body, hop_by_hop};
 
 /// Pieces of a body up to this size are copied behind what goes out with them: one write for all.
 const SMALL: usize = 16 << 10;
 /// What is gathered before it is written.
 const GATHERED: usize = 32 << 10;
 
-/// The rest of a request that is still being written; dropped, it stops.
-#[derive(Default)]
-pub(super) struct Sending(Option<AbortHandle>);
-
-impl Sending {
-    /// Writes `request`. What can be written at once, nearly every request, needs no task.
-    pub(super) fn begin(wire: &Rc<Wire>, request: Request<Body>) -> Sending {
-        let mut pump = Pump::new(wire.clone(), request);
-        wire.begin();
-        // Its task asks once more, and is then woken.
-        let mut cx = Context::from_waker(Waker::noop());
-        if Pin::new(&mut pump).poll(&mut cx).is_ready() {
-            return Sending(None);
-        }
-        Sending(Some(tokio::task::spawn_local(pump).abort_handle()))
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        if let Some(task) = self.0.take() {
-            task.abort();
-        }
-    }
+/// Writes `request`.
+pub(super) fn send(wire: &Rc<Wire>, request: Request<Body>) -> Pushed {
+    let pump = Pump::new(wire.clone(), request);
+    wire.begin();
+    Pushed::begin(pump)
 }
 
 /// Writes head and body as fast as the backend takes them.
@@ -137,8 +118,8 @@ impl Pump {
     }
 
     fn announces(&self, name: &HeaderName) -> bool {
-        let mut names = self.announced.iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-        names.any(|announced| announced.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
+        let mut names = self.announced.iter().flat_map(|line| hop_by_hop::tokens(line.as_bytes()));
+        names.any(|announced| announced.eq_ignore_ascii_case(name.as_str().as_bytes()))
     }
 
     fn pieces(&self) -> [&[u8]; 3] {

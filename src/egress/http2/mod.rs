@@ -22,9 +22,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 
 use self::heard::{Ear, Heard};
-pub(super) use self::upload::Upload;
+use self::upload::Upload;
 use super::dial::{DialError, DialPhase};
 use super::has_payload;
+use super::pushed::Pushed;
 use super::silence::{Patience, Silence, Verdict};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
@@ -83,7 +84,7 @@ struct State {
 pub(super) struct Asked {
     answer: ResponseFuture,
     /// Stops when it is dropped before the answer has ended.
-    pub(super) upload: Option<Upload>,
+    pub(super) upload: Option<Pushed>,
 }
 
 /// Why a request was not put onto a connection.
@@ -122,7 +123,7 @@ impl Multiplexed {
         parts.extensions = http::Extensions::new();
         let sent = sender.send_request(Request::from_parts(parts, ()), ended);
         let (answer, stream) = sent.map_err(NotAsked::Unspeakable)?;
-        let upload = (!ended).then(|| Upload::begin(body, stream));
+        let upload = (!ended).then(|| Pushed::begin(Upload::new(body, stream)));
         Ok(Asked { answer, upload })
     }
 

@@ -2,20 +2,16 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::{Reason, SendStream};
 use http_body::Body as _;
-use tokio::task::AbortHandle;
 
 use crate::message::Body;
 
-/// An upload that is under way; dropped, it stops, and its stream is reset.
-pub(in crate::egress) struct Upload(Option<AbortHandle>);
-
-/// Moves a body into its stream as fast as the backend takes it.
-struct Pump {
+/// Moves a body into its stream as fast as the backend takes it. Dropped before its end, it resets the stream.
+pub(super) struct Upload {
     body: Body,
     stream: SendStream<Bytes>,
     /// What was read and waits for the window; whether it is the last.
@@ -23,32 +19,12 @@ struct Pump {
 }
 
 impl Upload {
-    /// Sends `body`. What can be sent at once, nearly every object of an API, needs no task.
-    pub(super) fn begin(body: Body, stream: SendStream<Bytes>) -> Upload {
-        let mut pump = Pump { body, stream, waiting: None };
-        // Its task asks once more, and is then woken.
-        let mut cx = Context::from_waker(Waker::noop());
-        if Pin::new(&mut pump).poll(&mut cx).is_ready() {
-            return Upload(None);
-        }
-        Upload(Some(tokio::task::spawn_local(pump).abort_handle()))
-    }
-
-    /// The answer is there in full: what the backend still wants of the request it may have.
-    pub(in crate::egress) fn let_go(&mut self) {
-        self.0 = None;
+    pub(super) fn new(body: Body, stream: SendStream<Bytes>) -> Upload {
+        Upload { body, stream, waiting: None }
     }
 }
 
-impl Drop for Upload {
-    fn drop(&mut self) {
-        if let Some(task) = self.0.take() {
-            task.abort();
-        }
-    }
-}
-
-impl Future for Pump {
+impl Future for Upload {
     type Output = ();
 
     /// Ends with the body or with the stream; why, the answer says.

@@ -16,7 +16,7 @@ use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems, Published};
 use crate::registry::{ApiService, Cluster, Delegate, Directory, Registry, UpstreamFiles, Upstreams};
 use crate::reviewer;
-use crate::roles::{refuse, warn};
+use crate::roles::{tell, warn};
 use crate::tls::{self, Bundle, Identity, KeyPair};
 
 /// What the operator named, read and right, and followed from here on. Nothing was made or begun for it.
@@ -205,7 +205,7 @@ pub(in crate::roles) fn prepare(
     let files = Files::read(config).map_err(|problems| mistakes.of_files(problems)).ok();
     match (log_level, files) {
         (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
-        _ => Err(refuse(role, &mistakes)),
+        _ => Err(tell(role, &mistakes.problems)),
     }
 }
 

@@ -48,7 +48,8 @@ pub(super) use status::egress as egress_report;
 
 use crate::config::{GatewayConfig, Mistakes};
 
-/// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start. `role` is what to call it: a sidecar is a gateway with upstreams.
+/// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start. `role` is what
+/// to call it: a sidecar is a gateway with upstreams.
 pub fn run(config: &GatewayConfig, mistakes: Mistakes, role: &str) -> ExitCode {
     let (log_level, files) = match prepare(config, mistakes, role) {
         Ok(ready) => ready,

@@ -18,7 +18,7 @@ use running::Running;
 use crate::config::{Mistakes, ProxyConfig};
 use crate::kubeclient::Kubeconfig;
 use crate::observe::log;
-use crate::roles::{refuse, tell, warn};
+use crate::roles::{tell, warn};
 
 /// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
 pub fn run(config: ProxyConfig, mistakes: Mistakes) -> ExitCode {
@@ -44,7 +44,7 @@ pub(super) fn prepare(config: &ProxyConfig, mut mistakes: Mistakes) -> Result<Ku
         }
         kubeconfig => {
             mistakes.of_files(kubeconfig.err().unwrap_or_default());
-            Err(refuse("proxy", &mistakes))
+            Err(tell("proxy", &mistakes.problems))
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::config::{Mistakes, Socks5Config, egress};
 use crate::egress::{SelectionSettings, Ways, WaysFile};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{FollowedFile, Problem, Problems};
-use crate::roles::{refuse, tell, warn};
+use crate::roles::{tell, warn};
 
 /// What the operator named, read and right.
 pub(super) struct Files {
@@ -47,7 +47,7 @@ pub(super) fn prepare(config: &Socks5Config, mut mistakes: Mistakes) -> Result<(
     let files = files(config).map_err(|problems| mistakes.of_files(problems)).ok();
     match (log_level, files) {
         (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
-        _ => Err(refuse("socks5", &mistakes)),
+        _ => Err(tell("socks5", &mistakes.problems)),
     }
 }
 
