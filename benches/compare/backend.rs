@@ -12,11 +12,16 @@ use hyper::body::Incoming;
 
 use crate::{server, world};
 
-/// `backend DIRECTORY PORT h1|h2|plain`
+/// `backend DIRECTORY PORT h1|h2|tls|plain`
 pub(crate) fn main(arguments: &[String]) {
-    let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2|plain") };
-    let protocols: &[&[u8]] = if protocol == "h1" { &[b"http/1.1"] } else { &[b"h2", b"http/1.1"] };
-    let tls = (protocol != "plain").then(|| world::backend_config(Path::new(directory), protocols));
+    let [directory, port, protocol] = arguments else { panic!("backend DIRECTORY PORT h1|h2|tls|plain") };
+    let directory = Path::new(directory);
+    let tls = match protocol.as_str() {
+        "plain" => None,
+        "tls" => Some(world::open_backend_config(directory)),
+        "h1" => Some(world::backend_config(directory, &[b"http/1.1"])),
+        _ => Some(world::backend_config(directory, &[b"h2", b"http/1.1"])),
+    };
     let small = Bytes::from(vec![b'x'; 1 << 10]);
     let big = Bytes::from(vec![b'y'; 64 << 10]);
     server::serve(port, tls, move |request| std::future::ready(answer(&request, &small, &big)));

@@ -10,7 +10,11 @@
 //! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
 //! cargo bench --bench compare -- --cluster     # registry and delegate of a cluster, beside a registry directory
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
+//! cargo bench --bench compare -- --narthex P   # the program at P instead of the one built with the benchmark
 //! ```
+//!
+//! Cargo builds the program for a benchmark with what tests need of libraries (tokio's clock that can be stopped); what
+//! users run is without it, and a little cheaper: `cargo install --path . --root P`.
 //!
 //! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
 //! under test is pinned to one core, load and backend to another. What is compared is the CPU time of the
@@ -91,8 +95,9 @@ fn main() {
         only: value("--only"),
         watches: value("--watches").map(|text| text.parse().expect("--watches takes a number")),
     };
+    let narthex = value("--narthex").unwrap_or_else(|| env!("CARGO_BIN_EXE_narthex").to_owned()).into();
     if arguments.iter().any(|argument| argument == "--failover") {
-        return failover::run(&World::new(), options.seconds);
+        return failover::run(&World::new(narthex), options.seconds);
     }
     let missing: Vec<_> =
         ["haproxy", "h2load", "wrk", "taskset"].into_iter().filter(|tool| !world::found(tool)).collect();
@@ -103,7 +108,7 @@ fn main() {
         );
         std::process::exit(1);
     }
-    let world = World::new();
+    let world = World::new(narthex);
     if arguments.iter().any(|argument| argument == "--reviews") {
         return reviews::compare(&world, &options);
     }

@@ -15,14 +15,19 @@ struct Scenario {
     http1: bool,
     certificates: bool,
     upstream: Upstream,
-    /// Two requests at a time, and no more: kube-rbac-proxy keeps two idle connections to its upstream, and is at its
-    /// best when these do. Otherwise many at a time.
+    /// Two requests at a time, and no more: as many as kube-rbac-proxy keeps idle connections to an upstream with
+    /// HTTP/1.1 or with a certificate of its own. Otherwise many at a time.
     two: bool,
 }
 
 const SCENARIOS: &[Scenario] = &[
     Scenario { name: "h1-token-plain", http1: true, certificates: false, upstream: Upstream::Plain, two: false },
     Scenario { name: "h2-token-plain", http1: false, certificates: false, upstream: Upstream::Plain, two: false },
+    // One connection for all, over which kube-rbac-proxy is at its best.
+    Scenario { name: "h1-token-tls", http1: true, certificates: false, upstream: Upstream::Tls, two: false },
+    Scenario { name: "h2-token-tls", http1: false, certificates: false, upstream: Upstream::Tls, two: false },
+    Scenario { name: "h1-cert-tls", http1: true, certificates: true, upstream: Upstream::Tls, two: false },
+    Scenario { name: "h2-cert-tls", http1: false, certificates: true, upstream: Upstream::Tls, two: false },
     Scenario { name: "h1-token-mutual", http1: true, certificates: false, upstream: Upstream::Mutual, two: false },
     Scenario { name: "h2-token-mutual", http1: false, certificates: false, upstream: Upstream::Mutual, two: false },
     Scenario { name: "h1-cert-plain", http1: true, certificates: true, upstream: Upstream::Plain, two: false },

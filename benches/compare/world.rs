@@ -75,6 +75,8 @@ impl Guard {
 pub(crate) enum Upstream {
     /// HTTP/1.1 without TLS.
     Plain,
+    /// HTTP/2 over TLS; nobody asks for a certificate.
+    Tls,
     /// HTTP/2 over TLS with a certificate on both sides.
     Mutual,
 }
@@ -82,6 +84,8 @@ pub(crate) enum Upstream {
 /// A folder with all that both contenders need.
 pub(crate) struct World {
     folder: tempfile::TempDir,
+    /// The program under test.
+    narthex: PathBuf,
     /// The bearer token of the load.
     pub(crate) token: String,
     backend_port: u16,
@@ -130,9 +134,11 @@ fn free_port() -> u16 {
 }
 
 impl World {
-    pub(crate) fn new() -> World {
+    /// With this program under test.
+    pub(crate) fn new(narthex: PathBuf) -> World {
         let world = World {
             folder: tempfile::tempdir().expect("a folder"),
+            narthex,
             token: "bench-token-0123456789".into(),
             backend_port: free_port(),
             reviewer_port: free_port(),
@@ -274,6 +280,7 @@ impl World {
     pub(crate) fn upstream(&self, upstream: Upstream) -> Running {
         match upstream {
             Upstream::Plain => self.backend_speaking(self.backend_port, "plain"),
+            Upstream::Tls => self.backend_speaking(self.backend_port, "tls"),
             Upstream::Mutual => self.backend_speaking(self.backend_port, "h2"),
         }
     }
@@ -319,18 +326,23 @@ impl World {
         ];
         match upstream {
             Upstream::Plain => flags.push(("upstream", format!("http://127.0.0.1:{}", self.backend_port))),
-            Upstream::Mutual => flags.extend([
+            Upstream::Tls | Upstream::Mutual => flags.extend([
                 ("upstream", format!("https://127.0.0.1:{}", self.backend_port)),
                 ("upstream-ca-file", file("ca.crt")),
+            ]),
+        }
+        if matches!(upstream, Upstream::Mutual) {
+            flags.extend([
                 ("upstream-client-cert-file", file("front-proxy.crt")),
                 ("upstream-client-key-file", file("front-proxy.key")),
-            ]),
+            ]);
         }
         match guard {
             Guard::Haproxy => {
                 let rules = "http-request set-header X-Remote-User jane";
                 let server = match upstream {
                     Upstream::Plain => format!("127.0.0.1:{}", self.backend_port),
+                    Upstream::Tls => format!("127.0.0.1:{} {} alpn h2", self.backend_port, verified(self.directory())),
                     Upstream::Mutual => mutual(self.directory(), self.backend_port, "h2"),
                 };
                 self.write("haproxy.cfg", &haproxy(self.directory(), port, &server, rules));
@@ -348,7 +360,7 @@ impl World {
                 ]);
             }
             Guard::Narthex | Guard::NarthexRelays => {
-                command.arg(env!("CARGO_BIN_EXE_narthex")).arg("sidecar");
+                command.arg(&self.narthex).arg("sidecar");
                 flags.extend([("admin-address", "127.0.0.1:0".to_owned()), ("data-dir", file("data"))]);
                 if matches!(guard, Guard::Narthex) {
                     let skip = ("authentication-skip-lookup", "true".to_owned());
@@ -413,7 +425,7 @@ impl World {
             | Contender::NarthexReviews
             | Contender::NarthexDelegates
             | Contender::NarthexOfCluster => {
-                command.arg(env!("CARGO_BIN_EXE_narthex")).arg("gateway");
+                command.arg(&self.narthex).arg("gateway");
                 for (flag, value) in [
                     ("bind-address", "127.0.0.1".to_owned()),
                     ("secure-port", port.to_string()),
@@ -553,11 +565,13 @@ fn same_headers(token: &str) -> String {
 
 /// A server that HAProxy speaks to as Narthex does.
 fn mutual(directory: &Path, backend: u16, alpn: &str) -> String {
-    let directory = directory.display();
-    format!(
-        "127.0.0.1:{backend} ssl crt {directory}/front-proxy.pem ca-file {directory}/ca.crt verify required \
-         verifyhost bench.bench.svc sni str(bench.bench.svc) alpn {alpn}"
-    )
+    let ours = directory.join("front-proxy.pem");
+    format!("127.0.0.1:{backend} {} crt {} alpn {alpn}", verified(directory), ours.display())
+}
+
+fn verified(directory: &Path) -> String {
+    let authority = directory.join("ca.crt");
+    format!("ssl ca-file {} verify required verifyhost bench.bench.svc sni str(bench.bench.svc)", authority.display())
 }
 
 fn haproxy(directory: &Path, port: u16, server: &str, rules: &str) -> String {
@@ -595,6 +609,11 @@ pub(crate) fn backend_config(directory: &Path, protocols: &[&[u8]]) -> rustls::S
         .build()
         .expect("a verifier");
     server_config(directory, "backend", verifier, protocols)
+}
+
+/// For a backend that asks for no certificate.
+pub(crate) fn open_backend_config(directory: &Path) -> rustls::ServerConfig {
+    server_config(directory, "backend", rustls::server::WebPkiClientVerifier::no_client_auth(), &[b"h2"])
 }
 
 /// For the reviewer.
