@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tracing::Subscriber;
+use tracing::level_filters::STATIC_MAX_LEVEL;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
@@ -41,7 +42,8 @@ struct Inner {
     reload: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
 }
 
-/// Libraries that speak too much at our debug level; `trace` lets them.
+/// Libraries that speak too much at our debug level; `trace` lets them, as far as they are built with what they say:
+/// in a release build their debug lines.
 const CHATTY: &[&str] = &["h2", "hickory_proto", "hickory_resolver", "hyper", "hyper_util", "mio", "notify", "rustls"];
 
 /// Sends the log of this process to standard error. Once a process.
@@ -116,7 +118,8 @@ fn parse(place: &str, text: &str) -> Result<EnvFilter, Problem> {
         Err(_) => text,
     };
     match level {
-        "trace" | "off" | "error" => directives(place, level),
+        "trace" => directives(place, &STATIC_MAX_LEVEL.to_string()),
+        "off" | "error" => directives(place, level),
         "info" | "debug" => {
             let quiet: String = CHATTY.iter().map(|library| format!(",{library}=info")).collect();
             directives(place, &format!("{level}{quiet}"))
@@ -272,8 +275,18 @@ mod tests {
 
     #[test]
     fn the_environment_overrides_the_level() {
-        let settings = Settings { level: "off".into(), filter: Some("narthex=trace".into()), ..Settings::default() };
-        assert!(log(&settings, |_| tracing::trace!("seen")).ends_with("seen\n"));
+        let settings = Settings { level: "off".into(), filter: Some("narthex=debug".into()), ..Settings::default() };
+        assert!(log(&settings, |_| tracing::debug!("seen")).ends_with("seen\n"));
+    }
+
+    #[test]
+    fn libraries_are_heard_at_trace_alone() {
+        let heard = |level: &str| {
+            let settings = Settings { level: level.into(), ..Settings::default() };
+            log(&settings, |_| tracing::debug!(target: "h2", "frame")).contains("frame")
+        };
+        assert!(heard("trace") && heard("6"));
+        assert!(!heard("debug") && !heard("5"));
     }
 
     #[test]

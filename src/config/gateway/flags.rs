@@ -496,7 +496,7 @@ pub(in crate::config) const LOG_LEVEL: Flag = Flag::new(
     "log-level",
     Kind::Text("LEVEL"),
     "info",
-    "Least important log lines to write: error, warn, info, debug or trace. NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
+    "Least important log lines to write: error, warn, info, debug or trace, which is debug with what libraries say. NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
 );
 pub(in crate::config) const VERBOSITY: Flag = Flag::new(
     "v",
