@@ -100,6 +100,7 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
         konnectivity::CLIENT,
         socks5::THROUGH,
         konnectivity::THROUGH,
+        sidecar::THROUGH,
     ]
     .concat()
 }

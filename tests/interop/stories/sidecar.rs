@@ -1,13 +1,18 @@
-//! A sidecar whose serving certificate the cluster gives.
+//! A sidecar whose serving certificate the cluster gives, and one before a gRPC server.
 
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 
-use super::TrialWith;
-use crate::world::{Door, Kubectl, Process, Step, World, eventually, free_port, kubeconfig};
+use hyper::StatusCode;
+use serde_json::json;
+
+use super::{Trial, TrialWith};
+use crate::world::{Door, Extension, Kubectl, Process, Step, World, eventually, free_port, kubeconfig};
 
 pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("sidecar: its serving certificate is asked for", certificate)];
+
+pub(super) const THROUGH: &[(&str, Trial)] = &[("sidecar: gRPC, a real etcd behind it", grpc)];
 
 /// What the serving certificate is for.
 const NAMES: [&str; 3] = ["library.library.svc", "localhost", "127.0.0.1"];
@@ -121,4 +126,82 @@ fn certificate(world: &World, kubectl: &Kubectl) {
     assert_eq!(listed.ok().lines().filter(|line| line.contains("narthex-serving-")).count(), 1, "{}", listed.output);
     admin.run(&format!("delete csr {wanted}"), "").ok();
     admin.run("delete clusterrolebinding library:serving-certificate", "").ok();
+}
+
+/// sample-apiserver keeps its objects in an etcd that it reaches through a sidecar alone: grpc-go asks, etcd answers with
+/// trailers, and watches are streams in both directions.
+fn grpc(world: &World) {
+    let directory = world.scratch("grpc");
+    let cluster = &world.cluster;
+    let serving = cluster.authorities.serving.server("etcd-sidecar", &["127.0.0.1", "localhost"]);
+    let port = free_port();
+    let sidecar = [
+        "sidecar".to_owned(),
+        format!("--upstream={}", cluster.etcd_url),
+        "--upstream-force-h2c".to_owned(),
+        format!("--secure-listen-address=127.0.0.1:{port}"),
+        format!("--tls-cert-file={}", serving.certificate.display()),
+        format!("--tls-private-key-file={}", serving.key.display()),
+        format!("--client-ca-file={}", cluster.authorities.client.file.display()),
+        format!("--kubeconfig={}", cluster.admin_kubeconfig.display()),
+        "--access-log=all".to_owned(),
+        "--admin-address=127.0.0.1:0".to_owned(),
+        format!("--data-dir={}", directory.join("data").display()),
+    ];
+    let start = || Process::start("etcd-sidecar", Path::new(env!("CARGO_BIN_EXE_narthex")), &sidecar, &directory);
+    let mut running = start();
+    let door = Door::new(port, &cluster.authorities.serving.file);
+    running.wait_until(|| if door.get(None, "/readyz")?.status == 200 { Ok(()) } else { Err("not ready".into()) });
+
+    // Who may not ask the cluster's database does not reach it.
+    let refused = door.get(Some(cluster.jane()), "/etcdserverpb.KV/Range").unwrap();
+    assert_eq!((refused.status, &refused.json()["reason"]), (StatusCode::FORBIDDEN, &json!("Forbidden")));
+
+    let admin = cluster.admin();
+    let more = [
+        format!("--etcd-servers=https://127.0.0.1:{port}"),
+        format!("--etcd-cafile={}", door.authority.display()),
+        format!("--etcd-certfile={}", admin.certificate.display()),
+        format!("--etcd-keyfile={}", admin.key.display()),
+    ];
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let extension =
+        Extension::start_with(cluster, &cluster.admin_kubeconfig, &directory, "behind-grpc", free_port(), &more);
+
+    let path = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders";
+    let flunder = |name: &str| json!({"apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder", "metadata": {"name": name}});
+    let listed = || -> Result<Vec<String>, String> {
+        let answer = extension.door.get(Some(admin), path)?;
+        let items = answer.json()["items"].as_array().cloned().ok_or_else(|| answer.text())?;
+        Ok(items.iter().filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned)).collect())
+    };
+    extension.door.create(admin, path, &flunder("one"));
+    // The list is of a cache, which a watch fills.
+    let filled = |wanted: &[&str]| {
+        eventually("the watch to tell what was written", || {
+            let listed = listed()?;
+            if listed == wanted { Ok(()) } else { Err(format!("{listed:?}")) }
+        });
+    };
+    filled(&["one"]);
+
+    // The sidecar is killed and comes back: calls and watches go on.
+    drop(running);
+    running = start();
+    running.wait_until(|| if door.get(None, "/readyz")?.status == 200 { Ok(()) } else { Err("not ready".into()) });
+    eventually("the next object to be written", || {
+        let headers = [("content-type", "application/json")];
+        let two = flunder("two").to_string();
+        let answer = extension.door.send(Some(admin), "POST", path, &headers, two.as_bytes())?;
+        if answer.status == 201 || answer.status == 409 { Ok(()) } else { Err(answer.text()) }
+    });
+    filled(&["one", "two"]);
+
+    // A watch is written down when it ends.
+    drop(extension);
+    eventually("records of all that went through", || {
+        let log = running.log();
+        let calls = ["/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"];
+        if calls.iter().all(|call| log.contains(call)) { Ok(()) } else { Err(log) }
+    });
 }

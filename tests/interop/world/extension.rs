@@ -26,8 +26,8 @@ impl Extension {
         Extension::start_with(cluster, &cluster.admin_kubeconfig, directory, name, free_port(), &[])
     }
 
-    /// As [`Extension::start`], at `port`, with `more` flags than all have, and with `kubeconfig` for all that it asks
-    /// of a cluster.
+    /// As [`Extension::start`], at `port`, with `more` flags than all have, or other values for them, and with
+    /// `kubeconfig` for all that it asks of a cluster.
     pub(crate) fn start_with(
         cluster: &Cluster,
         kubeconfig: &Path,
@@ -37,6 +37,8 @@ impl Extension {
         more: &[&str],
     ) -> Extension {
         let (mut arguments, audit_log) = arguments(cluster, &cluster.etcd_url, kubeconfig, directory, name, port);
+        let name_of = |argument: &str| argument.split('=').next().map(str::to_owned);
+        arguments.retain(|given| !more.iter().any(|more| name_of(more) == name_of(given)));
         arguments.extend(more.iter().map(|more| (*more).to_owned()));
         let mut extension = Extension {
             door: Door::new(port, &cluster.authorities.backend.file),
