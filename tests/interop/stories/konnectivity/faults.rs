@@ -63,7 +63,7 @@ pub(super) fn agent_stopped(world: &World) {
                 }
                 // One in sixteen times all four go to the one that hangs.
                 Err(error) => {
-                    assert_eq!(error.reason, "ConnectTimeout", "{}", error.cause);
+                    assert_eq!(error.reason, "ProxyTimeout", "{}", error.cause);
                     assert!(began.elapsed() < patience + Duration::from_secs(1), "{:?}", began.elapsed());
                 }
             }
