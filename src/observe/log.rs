@@ -118,8 +118,7 @@ fn parse(place: &str, text: &str) -> Result<EnvFilter, Problem> {
         Err(_) => text,
     };
     match level {
-        "trace" => directives(place, &STATIC_MAX_LEVEL.to_string()),
-        "off" | "error" => directives(place, level),
+        "trace" | "off" | "error" => directives(place, level),
         "info" | "debug" => {
             let quiet: String = CHATTY.iter().map(|library| format!(",{library}=info")).collect();
             directives(place, &format!("{level}{quiet}"))
@@ -144,7 +143,18 @@ fn directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
             ));
         }
     }
-    EnvFilter::builder().parse(text).map_err(|error| Problem::new(place, format!("{text:?}: {error}")))
+    let possible: Vec<String> = text.split(',').map(as_built).collect();
+    EnvFilter::builder().parse(possible.join(",")).map_err(|error| Problem::new(place, format!("{text:?}: {error}")))
+}
+
+/// A directive with the finest level there is in this build where it says `trace`. tracing would tell an operator to build
+/// it in another way.
+fn as_built(directive: &str) -> String {
+    let level = directive.rsplit('=').next().unwrap_or_default();
+    if !level.trim().eq_ignore_ascii_case("trace") {
+        return directive.to_owned();
+    }
+    format!("{}{STATIC_MAX_LEVEL}", &directive[..directive.len() - level.len()])
 }
 
 /// Makes standard error's writers.
@@ -287,6 +297,16 @@ mod tests {
         };
         assert!(heard("trace") && heard("6"));
         assert!(!heard("debug") && !heard("5"));
+    }
+
+    #[test]
+    fn trace_is_the_finest_level_of_the_build() {
+        for (asked, before) in [("trace", ""), ("h2=TRACE", "h2="), ("[span{a=b}]=trace", "[span{a=b}]=")] {
+            assert_eq!(as_built(asked), format!("{before}{STATIC_MAX_LEVEL}"));
+        }
+        for other in ["", "info", "h2=debug", "[span{a=trace}]=info"] {
+            assert_eq!(as_built(other), other);
+        }
     }
 
     #[test]
