@@ -326,16 +326,20 @@ impl World {
         ];
         match upstream {
             Upstream::Plain => flags.push(("upstream", format!("http://127.0.0.1:{}", self.backend_port))),
-            Upstream::Tls | Upstream::Mutual => flags.extend([
-                ("upstream", format!("https://127.0.0.1:{}", self.backend_port)),
-                ("upstream-ca-file", file("ca.crt")),
-            ]),
+            Upstream::Tls | Upstream::Mutual => {
+                flags.push(("upstream", format!("https://127.0.0.1:{}", self.backend_port)));
+            }
         }
-        if matches!(upstream, Upstream::Mutual) {
-            flags.extend([
+        match (upstream, guard) {
+            (Upstream::Plain, _) => {}
+            // With authorities of its own it speaks HTTP/1.1, at seven times the price.
+            (Upstream::Tls, Guard::KubeRbacProxy) => drop(command.env("SSL_CERT_FILE", file("ca.crt"))),
+            (Upstream::Tls, _) => flags.push(("upstream-ca-file", file("ca.crt"))),
+            (Upstream::Mutual, _) => flags.extend([
+                ("upstream-ca-file", file("ca.crt")),
                 ("upstream-client-cert-file", file("front-proxy.crt")),
                 ("upstream-client-key-file", file("front-proxy.key")),
-            ]);
+            ]),
         }
         match guard {
             Guard::Haproxy => {
@@ -352,11 +356,6 @@ impl World {
             }
             Guard::KubeRbacProxy => {
                 command.arg(kube_rbac_proxy().expect("kube-rbac-proxy is there"));
-                if matches!(upstream, Upstream::Tls) {
-                    // With authorities of its own it speaks HTTP/1.1, at fifty times the price.
-                    flags.retain(|(flag, _)| *flag != "upstream-ca-file");
-                    command.env("SSL_CERT_FILE", file("ca.crt"));
-                }
                 flags.extend([
                     ("auth-header-fields-enabled", "true".to_owned()),
                     ("kubeconfig", file("reviewer.kubeconfig")),

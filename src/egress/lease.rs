@@ -92,6 +92,7 @@ impl Lease {
     pub fn finished(&mut self) {
         match std::mem::replace(&mut self.connection, Held::Returned) {
             Held::Http1 { endpoint, line } => endpoint.give_back(line),
+            // What the backend still wants of the request it may have.
             Held::Http2 { upload: Some(mut upload), .. } => upload.let_go(),
             _ => {}
         }

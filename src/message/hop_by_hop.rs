@@ -121,11 +121,16 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 }
 
 /// What a comma-separated value lists, without parameters.
-pub(crate) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value.split(|byte| *byte == b',').map(|token| {
-        let end = token.iter().position(|byte| *byte == b';').unwrap_or(token.len());
-        token[..end].trim_ascii()
+fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    listed(value).map(|item| {
+        let end = item.iter().position(|byte| *byte == b';').unwrap_or(item.len());
+        item[..end].trim_ascii()
     })
+}
+
+/// What a comma-separated value lists, parameters and all.
+pub(crate) fn listed(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
 /// In one pass over the names, which for most messages finds nothing and allocates nothing. If it found any:

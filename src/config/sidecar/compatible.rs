@@ -44,6 +44,8 @@ pub(super) static GROUP: Group = Group {
 };
 
 const NOTHING: &str = "Accepted, without effect";
+/// Numbers of which that program takes no larger ones.
+const BOUNDED: [(&str, u64); 2] = [("http2-max-size", u32::MAX as u64), ("kube-api-burst", i32::MAX as u64)];
 
 /// Puts what they say where it belongs.
 pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
@@ -74,7 +76,10 @@ pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
 
 fn without_effect(reading: &mut Reading<'_>) {
     let flags = || GROUP.flags.iter().filter(|flag| flag.help.starts_with(NOTHING));
-    reading.without_effect(flags());
+    for (name, most) in BOUNDED {
+        reading.count(name, most);
+    }
+    reading.without_effect(flags().filter(|flag| BOUNDED.iter().all(|(name, _)| *name != flag.name)));
     for flag in flags() {
         if reading.given(flag.name) {
             reading.warning(flag.name, "has no effect");

@@ -166,8 +166,11 @@ fn is_chunked(codings: &HeaderValue) -> bool {
 
 /// Whether the connection goes on: HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says `keep-alive`.
 fn keeps(parts: &response::Parts) -> bool {
-    let says = |word| hop_by_hop::has_token(&parts.headers, &CONNECTION, word);
-    !says("close") && (parts.version != Version::HTTP_10 || says("keep-alive"))
+    let says = |word: &[u8]| {
+        let mut options = parts.headers.get_all(CONNECTION).iter().flat_map(|line| hop_by_hop::listed(line.as_bytes()));
+        options.any(|option| option.eq_ignore_ascii_case(word))
+    };
+    !says(b"close") && (parts.version != Version::HTTP_10 || says(b"keep-alive"))
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ impl Pump {
     }
 
     fn announces(&self, name: &HeaderName) -> bool {
-        let mut names = self.announced.iter().flat_map(|line| hop_by_hop::tokens(line.as_bytes()));
+        let mut names = self.announced.iter().flat_map(|line| hop_by_hop::listed(line.as_bytes()));
         names.any(|announced| announced.eq_ignore_ascii_case(name.as_str().as_bytes()))
     }
 

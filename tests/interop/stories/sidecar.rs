@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
-
 use hyper::StatusCode;
 use serde_json::json;
 
@@ -43,12 +42,11 @@ impl Admin<'_> {
     }
 }
 
-/// The sidecar alone, which may not be ready yet, and where it listens.
-fn begin(directory: &Path, socket: &Path, asks: &Path, name: &str, flags: &[String]) -> (Process, u16) {
-    let port = free_port();
+/// The sidecar alone, at `port` before `upstream`, which may not be ready yet.
+fn begin(directory: &Path, upstream: &str, port: u16, asks: &Path, name: &str, flags: &[String]) -> Process {
     let mut arguments = vec![
         "sidecar".to_owned(),
-        format!("--upstream=unix:{}", socket.display()),
+        format!("--upstream={upstream}"),
         format!("--secure-listen-address=127.0.0.1:{port}"),
         format!("--kubeconfig={}", asks.display()),
         "--admin-address=127.0.0.1:0".to_owned(),
@@ -56,7 +54,7 @@ fn begin(directory: &Path, socket: &Path, asks: &Path, name: &str, flags: &[Stri
     ];
     arguments.extend_from_slice(flags);
     let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
-    (Process::start(&format!("{name}-sidecar"), program, arguments, directory), port)
+    Process::start(&format!("{name}-sidecar"), program, arguments, directory)
 }
 
 /// Somebody approves what the sidecar asks for, and a signer signs it; until then it is not ready.
@@ -71,7 +69,9 @@ fn certificate(world: &World, kubectl: &Kubectl) {
         "--request-serving-certificate=example.com/serving".to_owned(),
         format!("--serving-certificate-names={}", NAMES.join(",")),
     ];
-    let (sidecar, _) = begin(&admin.directory, &socket, &asks, &name, &flags);
+    let upstream = format!("unix:{}", socket.display());
+    let start = |port| begin(&admin.directory, &upstream, port, &asks, &name, &flags);
+    let sidecar = start(free_port());
     eventually("the sidecar to say that it may not ask", || {
         let log = sidecar.log();
         let said = "cannot create resource \"certificatesigningrequests\"";
@@ -80,7 +80,8 @@ fn certificate(world: &World, kubectl: &Kubectl) {
     drop(sidecar);
 
     admin.run("apply -f -", include_str!("../../../deploy/sidecar/serving-certificate.yaml")).ok();
-    let (sidecar, port) = begin(&admin.directory, &socket, &asks, &name, &flags);
+    let port = free_port();
+    let sidecar = start(port);
     let wanted = eventually("the request", || {
         let log = sidecar.log();
         let named = log.split("kubectl certificate approve ").nth(1).and_then(|rest| rest.split_whitespace().next());
@@ -116,7 +117,8 @@ fn certificate(world: &World, kubectl: &Kubectl) {
     });
     // The next start needs no other.
     drop(sidecar);
-    let (_sidecar, port) = begin(&admin.directory, &socket, &asks, &name, &flags);
+    let port = free_port();
+    let _sidecar = start(port);
     let door = Door::new(port, &file);
     eventually("the same certificate after a start", || {
         let ready = door.get(None, "/readyz")?;
@@ -135,23 +137,20 @@ fn grpc(world: &World) {
     let cluster = &world.cluster;
     let serving = cluster.authorities.serving.server("etcd-sidecar", &["127.0.0.1", "localhost"]);
     let port = free_port();
-    let sidecar = [
-        "sidecar".to_owned(),
-        format!("--upstream={}", cluster.etcd_url),
+    let flags = [
         "--upstream-force-h2c".to_owned(),
-        format!("--secure-listen-address=127.0.0.1:{port}"),
         format!("--tls-cert-file={}", serving.certificate.display()),
         format!("--tls-private-key-file={}", serving.key.display()),
         format!("--client-ca-file={}", cluster.authorities.client.file.display()),
-        format!("--kubeconfig={}", cluster.admin_kubeconfig.display()),
         "--access-log=all".to_owned(),
-        "--admin-address=127.0.0.1:0".to_owned(),
-        format!("--data-dir={}", directory.join("data").display()),
     ];
-    let start = || Process::start("etcd-sidecar", Path::new(env!("CARGO_BIN_EXE_narthex")), &sidecar, &directory);
-    let mut running = start();
     let door = Door::new(port, &cluster.authorities.serving.file);
-    running.wait_until(|| if door.get(None, "/readyz")?.status == 200 { Ok(()) } else { Err("not ready".into()) });
+    let start = || {
+        let mut sidecar = begin(&directory, &cluster.etcd_url, port, &cluster.admin_kubeconfig, "etcd", &flags);
+        sidecar.wait_until(|| if door.get(None, "/readyz")?.status == 200 { Ok(()) } else { Err("not ready".into()) });
+        sidecar
+    };
+    let running = start();
 
     // Who may not ask the cluster's database does not reach it.
     let refused = door.get(Some(cluster.jane()), "/etcdserverpb.KV/Range").unwrap();
@@ -187,8 +186,7 @@ fn grpc(world: &World) {
 
     // The sidecar is killed and comes back: calls and watches go on.
     drop(running);
-    running = start();
-    running.wait_until(|| if door.get(None, "/readyz")?.status == 200 { Ok(()) } else { Err("not ready".into()) });
+    let running = start();
     eventually("the next object to be written", || {
         let headers = [("content-type", "application/json")];
         let two = flunder("two").to_string();

@@ -37,8 +37,7 @@ impl Extension {
         more: &[&str],
     ) -> Extension {
         let (mut arguments, audit_log) = arguments(cluster, &cluster.etcd_url, kubeconfig, directory, name, port);
-        let name_of = |argument: &str| argument.split('=').next().map(str::to_owned);
-        arguments.retain(|given| !more.iter().any(|more| name_of(more) == name_of(given)));
+        arguments.retain(|given| !more.iter().any(|more| more.split('=').next() == given.split('=').next()));
         arguments.extend(more.iter().map(|more| (*more).to_owned()));
         let mut extension = Extension {
             door: Door::new(port, &cluster.authorities.backend.file),
