@@ -10,8 +10,8 @@ use crate::registry::Called;
 const SOON: u32 = 1;
 
 /// `failure` of APIService `name` as the client reads it. `safe` says that the request may be repeated
-/// even if it was carried out: client-go repeats whatever carries a `Retry-After`, a POST too, so no other
-/// request gets one.
+/// even if it was carried out: no other request gets `retryAfterSeconds`, which callers of client-go's
+/// `SuggestsClientDelay` take for leave to repeat it.
 ///
 /// Names the APIService and a reason; never an address, never a library's words.
 pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {

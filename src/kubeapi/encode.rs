@@ -133,10 +133,8 @@ mod tests {
             },
         );
         (100u16..600, ".*", proptest::option::of(details)).prop_map(|(code, message, details)| Status {
-            code,
-            reason: "InternalError",
-            message,
             details: details.map(Box::new),
+            ..Status::new(code, "InternalError", message)
         })
     }
 

@@ -20,12 +20,14 @@ pub struct Status {
     pub message: String,
     /// What the failure is about.
     pub details: Option<Box<Details>>,
+    /// Whether the header `Retry-After` repeats [`Details::retry_after_seconds`]; set by the constructors of this file alone.
+    pub(super) sends_retry_after: bool,
 }
 
 impl Status {
     /// Any failure; prefer a constructor that names it.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
-        Status { code, reason, message: message.into(), details: None }
+        Status { code, reason, message: message.into(), details: None, sends_retry_after: false }
     }
 
     /// 400: the request itself is wrong.
@@ -134,9 +136,9 @@ impl Status {
             .with_details(details)
     }
 
-    /// 429 with the seconds after which to try again.
+    /// 429 with the seconds after which to try again, also in the header.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Status {
-        Status::new(429, "TooManyRequests", message).with_retry_after(retry_after_seconds)
+        Status::new(429, "TooManyRequests", message).with_retry_after(retry_after_seconds).with_retry_after_header()
     }
 
     /// 500; `message` is for the client and names no inner address and no library's words.
@@ -159,6 +161,23 @@ impl Status {
     /// 503: not now.
     pub fn service_unavailable(message: impl Into<String>) -> Status {
         Status::new(503, "ServiceUnavailable", message)
+    }
+
+    /// 503 while not all registered APIServices are known, in upstream's words and with its delay, also in the header
+    /// (`k8s.io/apiserver/pkg/util/notfoundhandler`).
+    pub fn paths_not_installed() -> Status {
+        const MESSAGE: &str =
+            "the request has been made before all known HTTP paths have been installed, please try again";
+        Status::service_unavailable(MESSAGE).with_retry_after(5).with_retry_after_header()
+    }
+
+    /// 504 for a resource version that is newer than the `current` one, in upstream's words, with the header
+    /// (`NewTooLargeResourceVersionError` in `k8s.io/apiserver/pkg/storage/errors.go`).
+    pub fn resource_version_too_large(requested: u64, current: u64) -> Status {
+        Status::timeout(format_args!("Too large resource version: {requested}, current: {current}"))
+            .with_cause("ResourceVersionTooLarge", "Too large resource version")
+            .with_retry_after(1)
+            .with_retry_after_header()
     }
 
     /// 504, in upstream's words.
@@ -191,7 +210,9 @@ impl Status {
         self
     }
 
-    /// Says after how many seconds trying again makes sense; also becomes the `Retry-After` header.
+    /// Says in the details after how many seconds trying again makes sense. Never a header by itself: client-go repeats a
+    /// request whose 429 or 5xx has the header `Retry-After` up to ten times before its caller sees the answer
+    /// (`k8s.io/client-go/rest/with_retry.go`), and waits for the details of no answer to a request.
     #[must_use]
     pub fn with_retry_after(mut self, seconds: u32) -> Status {
         self.details_mut().retry_after_seconds = seconds;
@@ -201,6 +222,17 @@ impl Status {
     /// Seconds after which trying again makes sense, if any are known.
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
+    }
+
+    /// Sends [`Status::retry_after`] as the header, too. Only for what a kube-apiserver sends with it.
+    fn with_retry_after_header(mut self) -> Status {
+        self.sends_retry_after = true;
+        self
+    }
+
+    /// Value of the header `Retry-After` in seconds: sent with 429 and where a kube-apiserver sends it, otherwise none.
+    pub fn retry_after_header(&self) -> Option<u32> {
+        self.retry_after().filter(|_| self.sends_retry_after)
     }
 
     fn details_mut(&mut self) -> &mut Details {
@@ -351,6 +383,17 @@ mod tests {
         assert_eq!(Status::too_many_requests("x", 1).retry_after(), Some(1));
         assert_eq!(Status::service_unavailable("x").retry_after(), None);
         assert_eq!(Status::service_unavailable("x").with_cause("a", "b").retry_after(), None);
+    }
+
+    #[test]
+    fn retry_after_header_only_where_upstream_sends_it() {
+        assert_eq!(Status::too_many_requests("x", 1).retry_after_header(), Some(1));
+        assert_eq!(Status::paths_not_installed().retry_after_header(), Some(5));
+        assert_eq!(Status::resource_version_too_large(2, 1).retry_after_header(), Some(1));
+        for status in [Status::service_unavailable("x"), Status::bad_gateway("x"), Status::timeout("x")] {
+            let status = status.with_retry_after(1);
+            assert_eq!((status.retry_after(), status.retry_after_header()), (Some(1), None));
+        }
     }
 
     #[test]

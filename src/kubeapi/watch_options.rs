@@ -63,10 +63,7 @@ pub fn resource_version(query: &Query<'_>, current: u64) -> Result<u64, Status> 
         .parse()
         .map_err(|_| Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: must be a number")))?;
     if version > current {
-        let message = format!("Too large resource version: {version}, current: {current}");
-        return Err(Status::timeout(message)
-            .with_cause("ResourceVersionTooLarge", "Too large resource version")
-            .with_retry_after(1));
+        return Err(Status::resource_version_too_large(version, current));
     }
     let exact = query.get("resourceVersionMatch").is_some_and(|how| how == "Exact");
     if exact && version != current {

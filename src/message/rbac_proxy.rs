@@ -21,7 +21,7 @@ pub(super) fn respond(refusal: &Refusal) -> Response<Body> {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
-    if let Some(seconds) = status.retry_after() {
+    if let Some(seconds) = status.retry_after_header() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
@@ -103,8 +103,7 @@ mod tests {
         {
             let (code, headers, text) = read(&Refusal::new(Blame::Backend, status)).await;
             assert_eq!((code, &*text), (502, ""));
-            assert_eq!(headers[RETRY_AFTER], "1");
-            assert_eq!(headers.len(), 1);
+            assert!(headers.is_empty(), "{headers:?}");
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Respo
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    if let Some(seconds) = status.retry_after() {
+    if let Some(seconds) = status.retry_after_header() {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     if let Some(warning) = refusal.warning().and_then(warning) {
@@ -95,7 +95,8 @@ mod tests {
         let (code, headers, body) = read(respond(&refusal, &accept("application/yaml"), ErrorFormat::Status)).await;
         assert_eq!(code, 503);
         assert_eq!(headers[CONTENT_TYPE], "application/yaml");
-        assert_eq!(headers[RETRY_AFTER], "5");
+        assert!(!headers.contains_key(RETRY_AFTER), "client-go would repeat the request ten times");
+        assert!(body.contains("retryAfterSeconds: 5"));
         assert_eq!(headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
         assert_eq!(headers[CACHE_CONTROL], "no-cache, private");
         assert!(body.contains("reason: ServiceUnavailable") && body.contains("reason: MissingEndpoints"));
@@ -126,7 +127,12 @@ mod tests {
         let (code, headers, body) = read(respond(&unavailable, &accept("*/*"), ErrorFormat::Text)).await;
         assert_eq!((code, &*body), (503, "service unavailable\n"));
         assert_eq!(headers[CONTENT_TYPE], "text/plain; charset=utf-8");
-        assert_eq!(headers[RETRY_AFTER], "3");
+        assert!(!headers.contains_key(RETRY_AFTER));
+
+        let full = Refusal::new(Blame::Gateway, Status::too_many_requests("x", 1));
+        for format in [ErrorFormat::Status, ErrorFormat::Text, ErrorFormat::KubeRbacProxy] {
+            assert_eq!(read(respond(&full, &accept("*/*"), format)).await.1[RETRY_AFTER], "1");
+        }
 
         let told =
             Refusal::new(Blame::Backend, Status::service_unavailable("x")).with_text("error trying to reach service");

@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::issuer::{Issuer, SigningKey};
 use crate::proxies::{Asked, Deed, Kind, Proxy, reply};
 use crate::raw;
+use crate::refused::retry_after_seconds;
 use crate::reviewer::Reviewer;
 use crate::scene::{Scene, THINGS, annotated, register, watch};
 use crate::world::{PATIENCE, World, eventually, narthex};
@@ -138,7 +139,7 @@ pub(crate) async fn told(client: &Client, number: u8, code: u16, reason: &str, c
     assert!(text.contains(&format!("v1.n{number}.things.example.com")), "{text}");
     assert!(!text.contains("192.0.2") && !text.contains("127.0.0.1") && !text.contains("reply"), "{text}");
     // Trying again is of no use where somebody has to change something first.
-    assert_eq!(answer.headers.contains_key("retry-after"), !matches!(code, 403 | 500), "{text}");
+    assert_eq!(retry_after_seconds(&answer).is_some(), !matches!(code, 403 | 500), "{text}");
 }
 
 /// The last number of an address that was asked for.

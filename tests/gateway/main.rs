@@ -62,6 +62,7 @@ mod records;
 mod refused;
 mod registry;
 mod relay;
+mod retry_after;
 mod reviewer;
 mod scene;
 mod served;

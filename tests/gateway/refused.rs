@@ -25,3 +25,13 @@ pub(crate) fn says(status: &serde_json::Value, reason: &str) {
         && status["message"].as_str().is_some_and(|message| message.contains(&format!(": {reason})")));
     assert!(cause(status) == reason || probed, "{reason}: {status}");
 }
+
+/// Seconds after which trying again makes sense, by the details of a Status. The header `Retry-After`, for which client-go
+/// would repeat the request ten times before it shows the answer, must come with 429 alone.
+#[track_caller]
+pub(crate) fn retry_after_seconds(answer: &Read) -> Option<u64> {
+    let seconds = answer.json()["details"]["retryAfterSeconds"].as_u64();
+    let header = answer.headers.get("retry-after").map(|value| value.to_str().unwrap().parse().unwrap());
+    assert_eq!(header, seconds.filter(|_| answer.status == 429), "{} {}", answer.status, answer.text());
+    seconds
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::backend::{Backend, Settings, Writer, data, json, streamed, told};
 use crate::client::{Client, admin, get, next, sample};
+use crate::refused::retry_after_seconds;
 use crate::world::{World, eventually, narthex};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
@@ -242,7 +243,7 @@ async fn what_is_missing_behind_an_api_service_is_named() {
             let status = answer.refused(503, "ServiceUnavailable");
             assert_eq!(status["details"]["causes"][0]["reason"], reason, "{status}");
             assert!(status["message"].as_str().unwrap().contains("v1.things.example.com"), "{status}");
-            assert!(answer.headers.contains_key("retry-after") && status["details"]["retryAfterSeconds"].is_u64());
+            assert!(retry_after_seconds(&answer).is_some());
             assert!(!answer.text().contains("127.0.0.1"), "{status}");
         }
     }

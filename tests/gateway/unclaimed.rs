@@ -19,9 +19,47 @@ async fn a_namespace_nobody_serves_may_not_be_read_and_the_rest_is_not_there() {
         ),
         "{message}"
     );
-    for path in ["/api/v1/namespaces", "/api/v1/namespaces/garden/pods", "/apis/apps/v1/deployments"] {
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn not_found_says_that_no_api_service_claims_it() {
+    let world = World::new();
+    let gateway = world.gateway(&["--access-log=errors"]);
+    let jane = world.user("jane", &["devs"]);
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    for (path, named) in [
+        ("/api/v1/namespaces", "v1"),
+        ("/api/v1/namespaces/garden/pods", "v1"),
+        ("/apis/apps/v1/deployments", "apps/v1"),
+        ("/apis/apps/v1", "apps/v1"),
+        ("/apis/apps", "apps"),
+        ("/api/v2", "v2"),
+    ] {
         let status = client.get(path).await.refused(404, "NotFound");
-        assert_eq!(status["details"]["causes"][0]["reason"], "NoAPIService", "{path}: {status}");
+        let cause = &status["details"]["causes"][0];
+        assert_eq!(cause["reason"], "NoAPIService", "{path}: {status}");
+        // kubectl prints the message and no causes.
+        let hint = format!("no APIService claims {named}; kubectl get apiservices shows those that are registered");
+        assert_eq!(cause["message"], *hint);
+        let message = format!("the server could not find the requested resource ({hint})");
+        assert_eq!(status["message"], *message, "{path}");
+        gateway.said(&[&format!(" path=\"{path}\" "), &hint]).await;
+    }
+    let status = client.get("/nowhere").await.refused(404, "NotFound");
+    assert_eq!(status["message"], "the server could not find the requested resource");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn version_is_a_kubernetes_release() {
+    let world = World::new();
+    let gateway = world.gateway(&[]);
+    let jane = world.user("jane", &[]);
+    let client = Client::http1(&world, &gateway, Some(&jane)).await;
+    for path in ["/version", "/version/"] {
+        let version = client.get(path).await.json();
+        assert_eq!((&version["major"], &version["minor"]), (&"1".into(), &"36".into()), "{version}");
+        let expected = concat!("v1.36.0+narthex-", env!("CARGO_PKG_VERSION"));
+        assert_eq!(version["gitVersion"], expected, "{version}");
     }
 }
 

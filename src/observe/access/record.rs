@@ -442,8 +442,7 @@ mod tests {
     }
 
     fn refusal() -> Refusal {
-        let status = Status { code: 403, reason: "Forbidden", message: "no".into(), details: None };
-        Refusal::new(Blame::Client, status).because("line\nbreak")
+        Refusal::new(Blame::Client, Status::new(403, "Forbidden", "no")).because("line\nbreak")
     }
 
     #[test]
@@ -586,8 +585,7 @@ mod tests {
         let world = World::new(Mode::Off, Form::Text);
         let mut record = world.begin();
         record.asks(&watch(), false, |_| Known::Resource);
-        let status = Status { code: 429, reason: "TooManyRequests", message: "later".into(), details: None };
-        record.refused(&Refusal::new(Blame::Gateway, status));
+        record.refused(&Refusal::new(Blame::Gateway, Status::too_many_requests("later", 1)));
         drop(record);
         let line = "apiserver_request_terminations_total{code=\"429\",component=\"apiserver\",\
                     group=\"example.narthex.dev\",resource=\"greetings\",scope=\"cluster\",subresource=\"\",\

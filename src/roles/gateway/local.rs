@@ -70,9 +70,7 @@ pub(super) fn delegate<'t>(
         || shared.openapi.load().answer_for(info.path)
         || (Reports::claims(info) && !shared.registrations_elsewhere);
     if !ours && !table.complete {
-        const WORDS: &str =
-            "the request has been made before all known HTTP paths have been installed, please try again";
-        return Err(Refusal::new(Blame::Gateway, Status::service_unavailable(WORDS).with_retry_after(5)));
+        return Err(Refusal::new(Blame::Gateway, Status::paths_not_installed()));
     }
     // What is registered in a cluster is read and changed there, also where nothing else of it is to be seen here.
     let theirs = !ours && (shared.delegates_all || Reports::claims(info));
@@ -227,18 +225,25 @@ fn nobody_has(permit: &Permit<'_>) -> Status {
         let reason = "no APIService claims v1, so no server here could allow it";
         return Status::forbidden_to(&permit.user().name, info, reason);
     }
+    let Some(group_version) = group_version(info) else { return Status::not_found() };
+    let hint = format!("no APIService claims {group_version}; kubectl get apiservices shows those that are registered");
+    let mut status = Status::not_found();
+    // kubectl prints the message alone.
+    status.message = format!("{} ({hint})", status.message);
+    status.with_cause("NoAPIService", hint)
+}
+
+/// The group and version that a path names, if any: those of a resource, or of a document of discovery.
+fn group_version(info: &RequestInfo<'_>) -> Option<String> {
     if info.is_resource_request {
-        let group_version = if info.api_group.is_empty() {
-            info.api_version.to_owned()
-        } else {
-            format!("{}/{}", info.api_group, info.api_version)
-        };
-        return Status::not_found().with_cause(
-            "NoAPIService",
-            format!("no APIService claims {group_version}; kubectl get apiservices shows those that are registered"),
-        );
+        return Some(match info.api_group {
+            "" => info.api_version.to_owned(),
+            group => format!("{group}/{}", info.api_version),
+        });
     }
-    Status::not_found()
+    let rest = info.path.trim_end_matches('/');
+    let named = rest.strip_prefix("/api/").filter(|version| !version.contains('/'));
+    named.or_else(|| rest.strip_prefix("/apis/").filter(|named| named.matches('/').count() <= 1)).map(str::to_owned)
 }
 
 /// The paths there are, as kube-apiserver lists them at `/`.
@@ -251,14 +256,18 @@ fn index(shared: &Shared) -> String {
     serde_json::json!({ "paths": paths }).to_string()
 }
 
-/// `version.Info`, of this program.
-pub(super) fn version() -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    let mut numbers = version.split('.');
+/// The Kubernetes release that we behave as: what clients compare with their own version, and Helm with a chart's
+/// `kubeVersion`.
+const KUBERNETES: [u32; 2] = [1, 36];
+
+/// `version.Info` of `k8s.io/apimachinery/pkg/version`: the Kubernetes release, and this program's in what semantic
+/// versioning leaves out of comparisons.
+fn version() -> String {
+    let [major, minor] = KUBERNETES;
     serde_json::json!({
-        "major": numbers.next().unwrap_or_default(),
-        "minor": numbers.next().unwrap_or_default(),
-        "gitVersion": format!("v{version}"),
+        "major": major.to_string(),
+        "minor": minor.to_string(),
+        "gitVersion": format!("v{major}.{minor}.0+narthex-{}", env!("CARGO_PKG_VERSION")),
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "1970-01-01T00:00:00Z",

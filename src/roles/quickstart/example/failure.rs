@@ -74,9 +74,7 @@ pub(super) fn unsupported_media_type(accepted: &str) -> Status {
 
 /// A `resourceVersion` we have not reached.
 pub(super) fn from_the_future(asked: u64, current: u64) -> Status {
-    Status::timeout(format!("Too large resource version: {asked}, current: {current}"))
-        .with_cause("ResourceVersionTooLarge", "Too large resource version")
-        .with_retry_after(1)
+    Status::resource_version_too_large(asked, current)
 }
 
 /// A JSON patch that does not apply.

@@ -281,7 +281,7 @@ pub(super) fn refuse(status: &Status, headers: &HeaderMap) -> Answer {
     let mut answer = Response::new(full(kubeapi::encode(status, encoding)));
     *answer.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     answer.headers_mut().insert(CONTENT_TYPE, encoding.content_type());
-    if let Some(seconds) = status.retry_after() {
+    if let Some(seconds) = status.retry_after_header() {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
