@@ -5,16 +5,20 @@
 //! for it by such a name: a web page that points its own name at 127.0.0.1 learns nothing. Where it was told to stand on
 //! another, other machines get metrics and health and nothing else.
 
+mod expiry;
 mod host;
 mod page;
 mod report;
 mod serve;
+mod verdict;
 
+pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use report::{
     ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    StatusReport, human_duration, timestamp,
+    PeerCertificateReport, RemoteCallReport, StatusReport, human_duration, timestamp,
 };
 pub use serve::{Admin, AdminState, spawn};
+pub use verdict::Verdict;
 
 /// Where the admin listener stands unless told otherwise.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:6480";

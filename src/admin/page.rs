@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::report::{Distance, StatusReport, distance};
+use super::expiry::ExpiryWarning;
+use super::report::StatusReport;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--fg:#1c2024;--dim:#60646c;--bg:#fcfcfd;--line:#d9d9e0;--good:#18794e;--bad:#b42318;--warn:#9a5b00}\
@@ -38,8 +39,10 @@ pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
     page.head(report, now);
     page.apiservices(report, now);
     page.endpoints(report);
+    page.remote_calls(report, now);
     page.egress(report);
     page.certificates(report, now);
+    page.peer_certificates(report, now);
     page.audit(report);
     page.problems(report);
     page.raw("<h2>More</h2><p>");
@@ -80,7 +83,7 @@ impl Page {
         self.text(title);
         self.raw("</h2><div class=\"scroll\"><table><thead><tr>");
         for column in columns {
-            let number = matches!(*column, "Inflight" | "Watches" | "Connections");
+            let number = matches!(*column, "Inflight" | "Watches" | "Connections" | "Latency" | "Cache hits");
             self.raw(if number { "<th class=\"n\">" } else { "<th>" });
             self.text(column);
             self.raw("</th>");
@@ -99,7 +102,16 @@ impl Page {
         self.raw("\">");
         self.text(&report.phase);
         self.raw(if ready { "" } else { ", not ready" });
-        self.raw("</span></h1><p class=\"dim\">version ");
+        self.raw("</span></h1><p class=\"");
+        let verdict = report.verdict(now);
+        self.raw(match (verdict.is_ok(), verdict.warnings.is_empty()) {
+            (true, true) => "good",
+            (true, false) => "warn",
+            (false, _) => "bad",
+        });
+        self.raw("\"><strong>");
+        self.text(verdict.line());
+        self.raw("</strong></p><p class=\"dim\">version ");
         self.text(&report.version);
         self.raw(", up ");
         self.text(StatusReport::age(&report.started, now));
@@ -150,7 +162,7 @@ impl Page {
             "Message",
         ];
         self.table(title, &columns);
-        for service in &report.apiservices {
+        for service in report.apiservices_in_order().filter(|service| !service.is_plain_local()) {
             self.raw("<tr>");
             self.cell("", &service.name);
             self.cell("", &service.service);
@@ -173,6 +185,12 @@ impl Page {
             self.raw("</tr>");
         }
         self.end_table();
+        let local = report.apiservices.iter().filter(|service| service.is_plain_local()).count();
+        if local > 0 {
+            self.raw("<p class=\"dim\">Local APIServices, all available: ");
+            self.text(local);
+            self.raw("</p>");
+        }
     }
 
     fn endpoints(&mut self, report: &StatusReport) {
@@ -192,6 +210,31 @@ impl Page {
                 self.cell("n", endpoint.latency());
                 self.raw("</tr>");
             }
+        }
+        self.end_table();
+    }
+
+    fn remote_calls(&mut self, report: &StatusReport, now: SystemTime) {
+        if report.remote_calls.is_empty() {
+            return;
+        }
+        let columns = ["Call", "Server", "State", "Last success", "Latency", "Cache hits", "Error"];
+        self.table("Remote calls", &columns);
+        for of in report.remote_calls_in_order() {
+            self.raw("<tr>");
+            self.cell("", of.title());
+            self.cell("", &of.server);
+            let class = match (of.failing_since.as_str(), of.last_success.as_str()) {
+                ("", "") => "dim",
+                ("", _) => "good",
+                _ => "bad",
+            };
+            self.cell(class, of.state(now));
+            self.cell("", of.succeeded(now));
+            self.cell("n", of.latency());
+            self.cell("n", of.hits());
+            self.cell("dim", &of.error);
+            self.raw("</tr>");
         }
         self.end_table();
     }
@@ -222,13 +265,29 @@ impl Page {
             self.cell("", &certificate.file);
             self.cell("", &certificate.subject);
             self.cell("dim", certificate.names.join(", "));
-            let class = match distance(&certificate.not_after, now) {
-                Some(Distance::Future(left)) if left.as_secs() > 7 * 86_400 => "",
-                Some(Distance::Future(_)) => "warn",
-                _ => "bad",
-            };
+            let class = class_of(certificate.warning(now));
             let expiry = StatusReport::expiry(&certificate.not_after, now);
             self.cell(class, format_args!("{expiry} ({})", certificate.not_after));
+            self.raw("</tr>");
+        }
+        self.end_table();
+    }
+
+    fn peer_certificates(&mut self, report: &StatusReport, now: SystemTime) {
+        if report.peer_certificates.is_empty() {
+            return;
+        }
+        self.table("Certificates of servers", &["Server", "Server name", "Used by", "Subject", "Ends"]);
+        let (soon, late): (Vec<_>, Vec<_>) =
+            report.peer_certificates.iter().partition(|certificate| certificate.warning(now).is_some());
+        for certificate in soon.into_iter().chain(late) {
+            self.raw("<tr>");
+            self.cell("", &certificate.server);
+            self.cell("", &certificate.server_name);
+            self.cell("", &certificate.used_by);
+            self.cell("", &certificate.subject);
+            let expiry = StatusReport::expiry(&certificate.not_after, now);
+            self.cell(class_of(certificate.warning(now)), format_args!("{expiry} ({})", certificate.not_after));
             self.raw("</tr>");
         }
         self.end_table();
@@ -276,6 +335,14 @@ impl Page {
     }
 }
 
+fn class_of(warning: Option<ExpiryWarning>) -> &'static str {
+    match warning {
+        None => "",
+        Some(ExpiryWarning::Month | ExpiryWarning::Week) => "warn",
+        Some(ExpiryWarning::Day | ExpiryWarning::Expired) => "bad",
+    }
+}
+
 struct Escaped<'p>(&'p mut String);
 
 impl Write for Escaped<'_> {
@@ -296,7 +363,10 @@ impl Write for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport};
+    use super::super::report::{
+        ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport, PeerCertificateReport,
+        RemoteCallReport,
+    };
     use super::*;
 
     #[test]
@@ -325,10 +395,25 @@ mod tests {
                 file: hostile.clone(),
                 subject: hostile.clone(),
                 names: vec![hostile.clone()],
+                not_before: hostile.clone(),
                 not_after: hostile.clone(),
+            }],
+            peer_certificates: vec![PeerCertificateReport {
+                server: hostile.clone(),
+                server_name: hostile.clone(),
+                used_by: hostile.clone(),
+                subject: hostile.clone(),
+                ..PeerCertificateReport::default()
             }],
             authorizers: vec![hostile.clone()],
             cluster: Some(ClusterReport { server: hostile.clone(), ..ClusterReport::default() }),
+            remote_calls: vec![RemoteCallReport {
+                call: hostile.clone(),
+                name: hostile.clone(),
+                server: hostile.clone(),
+                error: hostile.clone(),
+                ..RemoteCallReport::default()
+            }],
             egress: vec![EgressReport { proxy: hostile.clone(), state: hostile.clone(), ..EgressReport::default() }],
             file_problems: vec![hostile.clone()],
             audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],

@@ -22,6 +22,8 @@ pub struct StatusReport {
     pub apiservices: Vec<ApiServiceReport>,
     /// By file.
     pub certificates: Vec<Certificate>,
+    /// Certificates that servers presented, by address: backends, egress proxies, API servers.
+    pub peer_certificates: Vec<PeerCertificateReport>,
     /// The kube-apiserver that the registry comes from, if one does.
     pub cluster: Option<ClusterReport>,
     /// Who decides what users may, in this order.
@@ -30,6 +32,8 @@ pub struct StatusReport {
     pub file_problems: Vec<String>,
     /// Where audit events go; empty when nothing is audited.
     pub audit: Vec<AuditSink>,
+    /// API servers, webhooks, token issuers and egress proxies that are called.
+    pub remote_calls: Vec<RemoteCallReport>,
     /// The proxies of the egress selections; empty where all goes direct.
     pub egress: Vec<EgressReport>,
     /// Mistakes in the registry, each as it was logged; the last good state is in use.
@@ -123,6 +127,68 @@ pub struct EgressReport {
     pub state: String,
 }
 
+/// The calls to one API server, webhook, token issuer or egress proxy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RemoteCallReport {
+    /// `TokenReview`, `SubjectAccessReview`, `ConfigMap`, `issuer`, `registry`, `audit webhook` or `egress proxy`.
+    pub call: String,
+    /// Which of several, as configured; else empty.
+    pub name: String,
+    /// Its address; empty before the first call.
+    pub server: String,
+    /// When a call last succeeded, from [`timestamp`]; empty if none has.
+    pub last_success: String,
+    /// Since when calls fail, from [`timestamp`]; empty while they do not.
+    pub failing_since: String,
+    /// When the last call failed, from [`timestamp`]; empty while calls do not fail.
+    pub last_failure: String,
+    /// Error of the last call; empty while calls do not fail.
+    pub error: String,
+    /// Duration of successful calls in microseconds, on a moving average; null before the first.
+    pub latency_micros: Option<u64>,
+    /// Calls that succeeded since the process started.
+    pub successes: u64,
+    /// Calls that failed since the process started.
+    pub errors: u64,
+    /// Decisions that needed no call because they were cached; null where nothing is cached.
+    pub cache_hits: Option<u64>,
+}
+
+impl RemoteCallReport {
+    /// What is called, with its name if it has one.
+    pub fn title(&self) -> String {
+        if self.name.is_empty() { self.call.clone() } else { format!("{} {}", self.call, self.name) }
+    }
+
+    /// `untried`, `ok`, or since when it fails.
+    pub fn state(&self, now: SystemTime) -> String {
+        match (self.failing_since.as_str(), self.last_success.as_str()) {
+            ("", "") => "untried".to_owned(),
+            ("", _) => "ok".to_owned(),
+            (since, _) => format!("failing for {}", StatusReport::age(since, now)),
+        }
+    }
+
+    /// How long ago a call last succeeded.
+    pub fn succeeded(&self, now: SystemTime) -> String {
+        match self.last_success.as_str() {
+            "" => "never".to_owned(),
+            last => format!("{} ago", StatusReport::age(last, now)),
+        }
+    }
+
+    /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
+    pub fn latency(&self) -> String {
+        latency(self.latency_micros)
+    }
+
+    /// How many decisions were cached; empty where nothing is.
+    pub fn hits(&self) -> String {
+        self.cache_hits.map(|hits| hits.to_string()).unwrap_or_default()
+    }
+}
+
 /// One certificate that we present or trust.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -133,6 +199,26 @@ pub struct Certificate {
     pub subject: String,
     /// Its subject alternative names.
     pub names: Vec<String>,
+    /// When it begins to be valid, from [`timestamp`].
+    pub not_before: String,
+    /// When it ends, from [`timestamp`].
+    pub not_after: String,
+}
+
+/// The certificate that a server presented in the last handshake of ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PeerCertificateReport {
+    /// Address and port of the server.
+    pub server: String,
+    /// The name it was asked to have.
+    pub server_name: String,
+    /// What it is to us: an APIService, an egress selection, a remote call; empty if that is not known any more.
+    pub used_by: String,
+    /// Its subject.
+    pub subject: String,
+    /// When it begins to be valid, from [`timestamp`].
+    pub not_before: String,
     /// When it ends, from [`timestamp`].
     pub not_after: String,
 }
@@ -201,6 +287,12 @@ impl StatusReport {
         }
     }
 
+    /// The remote calls, those that fail first.
+    pub fn remote_calls_in_order(&self) -> impl Iterator<Item = &RemoteCallReport> {
+        let (good, failing): (Vec<_>, Vec<_>) = self.remote_calls.iter().partition(|of| of.failing_since.is_empty());
+        failing.into_iter().chain(good)
+    }
+
     /// Whether what stands behind are the upstreams of a sidecar, by the paths they own, and no APIServices.
     pub fn guards_upstreams(&self) -> bool {
         !self.apiservices.is_empty() && self.apiservices.iter().all(|one| one.name.starts_with('/'))
@@ -246,12 +338,16 @@ impl DiscoveryReport {
 impl EndpointReport {
     /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
     pub fn latency(&self) -> String {
-        match self.latency_micros.map(|micros| micros as f64 / 1000.0) {
-            None => String::new(),
-            Some(millis) if millis < 10.0 => format!("{millis:.1}ms"),
-            Some(millis) if millis < 1000.0 => format!("{millis:.0}ms"),
-            Some(millis) => format!("{:.1}s", millis / 1000.0),
-        }
+        latency(self.latency_micros)
+    }
+}
+
+fn latency(micros: Option<u64>) -> String {
+    match micros.map(|micros| micros as f64 / 1000.0) {
+        None => String::new(),
+        Some(millis) if millis < 10.0 => format!("{millis:.1}ms"),
+        Some(millis) if millis < 1000.0 => format!("{millis:.0}ms"),
+        Some(millis) => format!("{:.1}s", millis / 1000.0),
     }
 }
 

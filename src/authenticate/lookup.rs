@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::RequestHeaderNames;
 use crate::egress::Sent;
 use crate::kubeclient::{CallError, Client, Patience};
+use crate::observe::metrics::CallHealth;
 use crate::process::{Problem, Problems, Publisher};
 use crate::tls::Bundle;
 use crate::tls::server::{Announced, FrontProxies};
@@ -41,6 +42,7 @@ pub struct LookupFailure(String);
 /// Follows the ConfigMap; made by [`look_up`].
 pub struct Following {
     client: Rc<Client>,
+    health: Arc<CallHealth>,
     /// What was last published, or is to be.
     announced: Announced,
     version: String,
@@ -92,16 +94,17 @@ struct Event<'e> {
 ///
 /// # Errors
 /// When the API server does not say; [`Following::from_nothing`] goes on without.
-pub async fn look_up(client: Rc<Client>) -> Result<Following, LookupFailure> {
-    let mut following = Following::from_nothing(client);
+pub async fn look_up(client: Rc<Client>, health: Arc<CallHealth>) -> Result<Following, LookupFailure> {
+    let mut following = Following::from_nothing(client, health);
     following.list().await?;
     Ok(following)
 }
 
 impl Following {
     /// Nothing is known, and nobody believed, until the ConfigMap can be read.
-    pub fn from_nothing(client: Rc<Client>) -> Following {
-        Following { client, announced: Announced::default(), version: String::new(), absent_since: None, told: None }
+    pub fn from_nothing(client: Rc<Client>, health: Arc<CallHealth>) -> Following {
+        let (announced, version) = (Announced::default(), String::new());
+        Following { client, health, announced, version, absent_since: None, told: None }
     }
 
     /// What it says now.
@@ -114,7 +117,11 @@ impl Following {
         let mut published = publisher.reader().get().as_ref().clone();
         let mut pause = PAUSE.0;
         loop {
-            let result = if self.version.is_empty() { self.list().await.map(drop) } else { self.watch().await };
+            let watched = !self.version.is_empty();
+            let result = if watched { self.watch().await } else { self.list().await };
+            if let (true, Err(LookupFailure(why))) = (watched, &result) {
+                self.health.record_quietly(self.client.server(), Err(why), Duration::ZERO);
+            }
             if self.absent_since.is_some_and(|since| since.elapsed() >= GRACE) {
                 tracing::warn!("{NAME} is gone for good; what it said is not believed any more");
                 (self.announced, self.absent_since) = (Announced::default(), None);
@@ -142,6 +149,15 @@ impl Following {
     }
 
     async fn list(&mut self) -> Result<(), LookupFailure> {
+        let began = Instant::now();
+        let result = self.read_list().await;
+        let failure = result.as_ref().map(drop).map_err(|LookupFailure(why)| why.as_str());
+        // That it cannot be followed is told by whoever follows it.
+        self.health.record_quietly(self.client.server(), failure, began.elapsed());
+        result
+    }
+
+    async fn read_list(&mut self) -> Result<(), LookupFailure> {
         let called = self.client.call(http::Method::GET, PATH, None, Patience::default(), |_, _| {}).await;
         let answer = called.map_err(|error| failure(&error))?;
         if answer.status == 403 {
@@ -170,11 +186,13 @@ impl Following {
             "{PATH}&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={WATCH_SECONDS}",
             self.version
         );
+        let began = Instant::now();
         let Sent { response, lease, .. } =
             self.client.open(&path, Patience::default().attempt).await.map_err(|error| failure(&error))?;
         if !response.status().is_success() {
             return Err(LookupFailure(format!("the API server answered a watch with {}", response.status().as_u16())));
         }
+        self.health.record_quietly(self.client.server(), Ok(()), began.elapsed());
         let mut body = response.into_body();
         let mut text = Vec::new();
         loop {

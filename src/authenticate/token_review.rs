@@ -13,14 +13,17 @@ use serde::{Deserialize, Serialize};
 use super::{ANONYMOUS, AUTHENTICATED, authenticator, speakable};
 use crate::kubeapi::User;
 use crate::kubeclient::{Answer, CallError, Client, Patience, Remote};
-use crate::observe::metrics::{self, Lookup, Metrics, Review};
+use crate::observe::metrics::{self, CallHealth, CallKind, Lookup, Metrics, Review};
 use crate::process::Problem;
-use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target, Version};
+use crate::review::{DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target, Version};
 
 /// Holders that are remembered: twice what upstream says its largest clusters need.
 const HOLDERS: Limits = Limits { entries: 32_768, bytes: 32 << 20 };
 /// Tokens of nobody that are remembered, apart, so that no flood of them pushes out a holder.
 const NOBODIES: Limits = Limits { entries: 8_192, bytes: 2 << 20 };
+
+/// A token of nobody, to ask about when all that matters is whether there is an answer.
+const PROBE_TOKEN: &str = "narthex-readiness-probe";
 
 /// Asks a kube-apiserver, or a webhook, who holds a token (`k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`), and
 /// remembers what it said for a while. Tokens themselves are not kept; no `Debug`, on purpose.
@@ -33,7 +36,7 @@ pub struct TokenReviews {
     nobodies: DecisionCache<()>,
     flights: Arc<Flights<Option<Arc<User>>>>,
     metrics: Arc<Metrics>,
-    failure: Complaint,
+    health: Arc<CallHealth>,
 }
 
 /// How tokens are reviewed.
@@ -107,6 +110,8 @@ impl TokenReviews {
     /// # Errors
     /// When the system has no random numbers.
     pub fn new(remote: Remote, settings: TokenReviewSettings, metrics: &Arc<Metrics>) -> Result<Arc<Self>, Problem> {
+        let name = if matches!(settings.target, Target::Webhook(_)) { "webhook" } else { "" };
+        let health = metrics.calls().register(CallKind::TokenReview, name);
         let cache = |name, limits| (name, limits, metrics.clone());
         let (name, limits, counting) = cache(metrics::DecisionCache::Token, HOLDERS);
         let holders = DecisionCache::new(name, limits, counting);
@@ -121,7 +126,7 @@ impl TokenReviews {
             nobodies,
             flights: Arc::default(),
             metrics: metrics.clone(),
-            failure: Complaint::default(),
+            health,
         }))
     }
 
@@ -138,6 +143,7 @@ impl TokenReviews {
             Some(holder) => {
                 let cache = [metrics::DecisionCache::UnknownToken, metrics::DecisionCache::Token];
                 self.metrics.reviews().looked_up(cache[usize::from(holder.is_some())], Lookup::Hit);
+                self.health.cache_hit();
                 Ok(holder)
             }
             // Boxed, so that the requests that need not ask do not carry the room for it.
@@ -166,6 +172,18 @@ impl TokenReviews {
             Ok(Ok(outcome)) => outcome.map_err(Arc::from),
             Ok(Err(_)) => Err("the question was given up".into()),
             Err(_) => Err(format!("no answer within {whole:?}").into()),
+        }
+    }
+
+    /// Asks about a token of nobody, if no call was made yet or the last one failed, so that a server that works
+    /// again is known to without a request.
+    pub fn probe(self: &Arc<Self>) {
+        if self.health.is_unproven() {
+            let reviews = self.clone();
+            self.remote.run(move |client: Rc<Client>| async move {
+                // What comes of it is in the health of the calls.
+                let _ = reviews.asked(&client, PROBE_TOKEN, &reviews.settings.audiences).await;
+            });
         }
     }
 
@@ -222,6 +240,7 @@ impl TokenReviews {
                 counting.asked(Review::Token, answer.as_ref().ok().map(|answer| answer.status), took);
             }
         };
+        let began = Instant::now();
         let answer = client.call(Method::POST, &self.path, Some(body), self.settings.patience, tried).await;
         let answer = match answer {
             Ok(answer) if answer.is_success() => Ok(answer.body),
@@ -229,12 +248,10 @@ impl TokenReviews {
             Err(error) => Err(error.to_string()),
         };
         // What it finds wrong with a token is the client's affair; that it cannot be asked is the operator's.
-        if let Err(why) = &answer
-            && self.failure.is_due()
-        {
-            tracing::error!(why, "who holds a token could not be found out");
-        }
-        let outcome = answer.and_then(|body| judge(&body, audiences, &self.settings.audiences));
+        let reviewed = answer.and_then(|body| reviewed(&body));
+        let result = reviewed.as_ref().map(drop).map_err(String::as_str);
+        self.health.record(client.server(), result, began.elapsed());
+        let outcome = reviewed.and_then(|reviewed| judge(reviewed, audiences, &self.settings.audiences));
         counting.token_fetched(outcome.is_ok());
         outcome
     }
@@ -284,16 +301,21 @@ fn question(token: &str, audiences: &[String], version: Version) -> Bytes {
     serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
 }
 
+/// The answer, if it is a review.
+fn reviewed(answer: &[u8]) -> Result<Reviewed, String> {
+    let reviewed: Reviewed = serde_json::from_slice(answer)
+        .map_err(|error| format!("the API server's answer is no TokenReview: {error}"))?;
+    match reviewed.kind.as_str() {
+        "TokenReview" => Ok(reviewed),
+        other => Err(format!("the API server's answer is no TokenReview but a {other:?}")),
+    }
+}
+
 /// What a review says: who holds the token, and which of the audiences that were asked for it is good for. Upstream
 /// takes a holder without a name for somebody; nobody behind us could be told who.
 ///
 /// Whoever says nothing of audiences has judged the token for `ours`.
-fn judge(answer: &[u8], audiences: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
-    let reviewed: Reviewed = serde_json::from_slice(answer)
-        .map_err(|error| format!("the API server's answer is no TokenReview: {error}"))?;
-    if reviewed.kind != "TokenReview" {
-        return Err(format!("the API server's answer is no TokenReview but a {:?}", reviewed.kind));
-    }
+fn judge(reviewed: Reviewed, audiences: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
     let status = reviewed.status;
     let theirs = status.audiences.filter(|theirs| !theirs.is_empty());
     let good_for = theirs.as_deref().unwrap_or(ours);
@@ -344,6 +366,10 @@ mod tests {
 
     fn names(audiences: &[&str]) -> Vec<String> {
         audiences.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn judge(answer: &[u8], asked: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
+        super::judge(reviewed(answer)?, asked, ours)
     }
 
     #[test]

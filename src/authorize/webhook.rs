@@ -10,8 +10,9 @@ use http::Method;
 use super::access_review::{Said, digest, judge, may_be_remembered, question};
 use super::configuration::MatchConditions;
 use super::{Attributes, Decision};
+use crate::kubeapi::{RequestInfo, User};
 use crate::kubeclient::{Answer, CallError, Client, Patience, Remote};
-use crate::observe::metrics::{self, Lookup, Metrics, Review, RoundTrip};
+use crate::observe::metrics::{self, CallHealth, CallKind, Lookup, Metrics, Review, RoundTrip};
 use crate::process::Problem;
 use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target};
 
@@ -58,6 +59,7 @@ pub struct AccessReviews {
     flights: Arc<Flights<Result<Said, Failure>>>,
     metrics: Arc<Metrics>,
     counting: Arc<metrics::Webhook>,
+    health: Arc<CallHealth>,
     stale: Complaint,
     failure: Complaint,
 }
@@ -104,6 +106,7 @@ impl AccessReviews {
             flights: Arc::default(),
             metrics: metrics.clone(),
             counting: metrics.authorization().webhook(&named.name),
+            health: metrics.calls().register(CallKind::SubjectAccessReview, &named.name),
             stale: Complaint::default(),
             failure: Complaint::default(),
             named,
@@ -115,6 +118,7 @@ impl AccessReviews {
         let key = self.secret.key(|it| digest(attributes, it));
         if let Some(said) = self.decisions.fresh(&key, Instant::now()) {
             self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Hit);
+            self.health.cache_hit();
             if said == Said::Excluded {
                 self.counting.excluded();
             }
@@ -122,6 +126,21 @@ impl AccessReviews {
         }
         // Boxed, so that the requests that need not ask do not carry the room for it.
         Box::pin(self.ask(key, attributes)).await
+    }
+
+    /// Asks whether an anonymous user may read `/readyz`, if no call was made yet or the last one failed, so that a
+    /// server that works again is known to without a request.
+    pub fn probe(self: &Arc<Self>) {
+        if self.health.is_unproven() {
+            let nobody = User { name: "system:anonymous".to_owned(), ..User::default() };
+            let request = RequestInfo { path: "/readyz", verb: "get".into(), ..RequestInfo::default() };
+            let asked = question(Attributes { user: &nobody, request: &request }, self.settings.target.version());
+            let reviews = self.clone();
+            self.remote.run(move |client: Rc<Client>| async move {
+                // What comes of it is in the health of the calls.
+                let _ = reviews.call(&client, asked).await;
+            });
+        }
     }
 
     /// Lets go of what is past its time. Call it now and then.
@@ -210,25 +229,24 @@ impl AccessReviews {
 
     /// On the client's thread; goes on whatever becomes of who asked.
     async fn review(&self, client: &Client, asked: Asked, landing: Landing<Result<Said, Failure>>) {
-        let mut timed_out = false;
+        let outcome = self.call(client, asked.body.clone()).await.map(|said| self.remember(&asked, said));
+        landing.land(Ok(outcome));
+    }
+
+    async fn call(&self, client: &Client, question: Bytes) -> Result<Said, Failure> {
+        let (mut timed_out, began) = (false, Instant::now());
         let tried = |answer: &Result<Answer, CallError>, took| {
             timed_out = is_timeout(answer);
             self.count(answer, took);
         };
-        let answer =
-            client.call(Method::POST, &self.path, Some(asked.body.clone()), self.settings.patience, tried).await;
+        let answer = client.call(Method::POST, &self.path, Some(question), self.settings.patience, tried).await;
         let outcome = match answer {
             Ok(answer) if answer.is_success() => judge(&answer.body),
             Ok(answer) => Err(answer.describe()),
             Err(error) => Err(error.to_string()),
         };
-        if let Err(why) = &outcome
-            && self.failure.is_due()
-        {
-            tracing::error!(webhook = self.named.name, why, "what a user may could not be found out");
-        }
-        let outcome = outcome.map(|said| self.remember(&asked, said));
-        landing.land(Ok(outcome.map_err(|why| Failure { why: why.into(), timed_out })));
+        self.health.record(client.server(), outcome.as_ref().map(drop).map_err(String::as_str), began.elapsed());
+        outcome.map_err(|why| Failure { why: why.into(), timed_out })
     }
 
     /// kube-apiserver counts its webhooks by their names, an extension API server its one by status.

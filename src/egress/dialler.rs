@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -16,8 +17,9 @@ use super::channel::Channel;
 use super::dial::{DialError, DialPhase, Dialled, Protocol, Timing, connect};
 use super::konnectivity::Clients;
 use super::{Address, Destination, Kind, Proxy, ReadAhead, Resolver, Upstream, Way, Ways, Wire, through, unix};
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{Metrics, PeerCertificateFacts};
 use crate::process::Published;
+use crate::tls::Facts;
 
 /// Opens connections on one thread, whichever way they go.
 #[derive(Clone)]
@@ -109,6 +111,7 @@ impl Dialler {
                     Err(_) => return Err(DialError::late(DialPhase::Handshake, address, *connect_timeout)),
                 };
                 timing.handshake = connected.elapsed();
+                self.record_peer(address, tls.server_name(), stream.get_ref().1.peer_certificates());
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 (Channel::Tls(Box::new(stream)), if http2 { Protocol::Http2 } else { Protocol::Http1 })
             }
@@ -117,6 +120,21 @@ impl Dialler {
             channel.read_ahead();
         }
         Ok(Dialled { channel, protocol, timing })
+    }
+
+    /// Records the certificate that the server at `address` presented as `name`.
+    pub(super) fn record_peer(
+        &self,
+        address: &dyn std::fmt::Display,
+        name: &ServerName<'_>,
+        chain: Option<&[CertificateDer<'_>]>,
+    ) {
+        let (Some(metrics), Some(leaf)) = (self.metrics(), chain.and_then(<[_]>::first)) else { return };
+        metrics.peer_certificates().record(address.to_string(), name.to_str().into_owned(), leaf, || {
+            let facts = Facts::of(leaf).ok()?;
+            let (not_before, not_after) = (facts.not_before.as_secs(), facts.not_after.as_secs());
+            Some(PeerCertificateFacts { subject: facts.subject, not_before, not_after })
+        });
     }
 
     /// TCP to an address of `destination`.

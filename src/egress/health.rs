@@ -1,11 +1,13 @@
 //! How the proxies of a selection serve, as all threads know it.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
 use super::proxy_fault::ProxyFault;
+use crate::observe::metrics::CallHealth;
 
 /// How a proxy serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,7 @@ pub(super) struct Health {
     /// The one that served last.
     preferred: AtomicUsize,
     each: Box<[Mutex<Known>]>,
+    calls: Box<[OnceLock<Arc<CallHealth>>]>,
 }
 
 #[derive(Default)]
@@ -56,7 +59,11 @@ pub(super) enum News {
 
 impl Health {
     pub(super) fn of(proxies: usize) -> Health {
-        Health { preferred: AtomicUsize::new(0), each: (0..proxies).map(|_| Mutex::default()).collect() }
+        Health {
+            preferred: AtomicUsize::new(0),
+            each: (0..proxies).map(|_| Mutex::default()).collect(),
+            calls: (0..proxies).map(|_| OnceLock::new()).collect(),
+        }
     }
 
     /// The numbers of the proxies in the order to try them: the one that served last, those after it, those before it.
@@ -105,6 +112,11 @@ impl Health {
                 News::Fails
             }
         }
+    }
+
+    /// The health of calls by proxy `number`, which must be one; made with the first call.
+    pub(super) fn calls(&self, number: usize, register: impl FnOnce() -> Arc<CallHealth>) -> &Arc<CallHealth> {
+        self.calls[number].get_or_init(register)
     }
 
     pub(super) fn state(&self, number: usize) -> ProxyState {

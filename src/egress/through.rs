@@ -10,10 +10,11 @@ use tokio_rustls::TlsConnector;
 use super::carrier::Carrier;
 use super::dial::{DialError, DialPhase, Timing, first};
 use super::dialler::{Dialler, Opened};
-use super::health::News;
+use super::health::{News, ProxyState};
 use super::proxy_fault::ProxyFault;
 use super::way::{Kind, Names, Proxy, Selection};
 use super::{Address, Destination, Host, ReadAhead, connect, konnectivity, socks5, unix};
+use crate::observe::metrics::CallKind;
 
 /// What SOCKS5 can tell of a name; DNS has names of 253 bytes.
 const LONGEST_NAME: usize = 255;
@@ -39,7 +40,7 @@ pub(super) async fn open(
         left -= 1;
         match by(dialler, selection, proxy, destination, share).await {
             Ok(opened) => {
-                hear(selection, number, None);
+                hear(dialler, selection, number, None, opened.timing.whole());
                 if selection.health.prefer(number) && selection.proxies.len() > 1 {
                     let (selection, proxy) = (&selection.name, &proxy.address);
                     tracing::warn!(selection, %proxy, why = causes.join("; "), "another egress proxy serves from now on");
@@ -50,7 +51,7 @@ pub(super) async fn open(
                 if let DialPhase::Proxy(fault) = error.phase {
                     last = fault;
                 }
-                hear(selection, number, last.is_its_own().then_some((last, &error.cause)));
+                hear(dialler, selection, number, last.is_its_own().then_some((last, &error.cause)), Duration::ZERO);
                 causes.push(error.cause);
                 if !last.is_its_own() {
                     break;
@@ -62,8 +63,16 @@ pub(super) async fn open(
 }
 
 /// Keeps what a proxy did, and says when that is news.
-fn hear(selection: &Selection, number: usize, fault: Option<(ProxyFault, &str)>) {
+fn hear(dialler: &Dialler, selection: &Selection, number: usize, fault: Option<(ProxyFault, &str)>, took: Duration) {
     let news = selection.health.hear(number, fault);
+    if let Some(metrics) = dialler.metrics() {
+        let calls = selection.health.calls(number, || metrics.calls().register(CallKind::EgressProxy, &selection.name));
+        let result = fault.map_or(Ok(()), |(_, why)| Err(why));
+        // A fault of one that serves all the same may be the destination's.
+        if result.is_ok() || matches!(selection.health.state(number), ProxyState::Fails { .. }) {
+            calls.record_quietly(&selection.proxies[number].address, result, took);
+        }
+    }
     let (selection, proxy) = (&selection.name, &selection.proxies[number].address);
     match (news, fault) {
         (News::Fails, Some((ProxyFault::TimedOut, why))) => tracing::warn!(
@@ -228,6 +237,7 @@ async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Resul
     let Some(tls) = &proxy.tls else { return Ok(carrier) };
     let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
     let shaken = shaken.map_err(|error| ProxyFault::Untrusted.because(format!("TLS with it: {error}")))?;
+    dialler.record_peer(&proxy.address, &tls.name, shaken.get_ref().1.peer_certificates());
     Ok(Carrier::Tls(Box::new(shaken)))
 }
 

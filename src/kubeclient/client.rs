@@ -87,6 +87,11 @@ impl Client {
         }
     }
 
+    /// Where calls go now, as `host:port`.
+    pub fn server(&self) -> String {
+        self.current.borrow().kubeconfig.server().to_string()
+    }
+
     /// Opens an answer that goes on, a watch for one; its head must come within `wait`.
     ///
     /// # Errors

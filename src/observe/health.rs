@@ -1,6 +1,7 @@
 //! `/livez`, `/readyz` and `/healthz`, byte for byte as k8s.io/apiserver answers them
 //! (pkg/server/healthz/healthz.go), so that probes and scripts written for it read ours.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use percent_encoding::percent_decode_str;
 #[derive(Clone)]
 pub struct Check {
     name: &'static str,
-    judge: Arc<dyn Fn() -> Result<Option<&'static str>, String> + Send + Sync>,
+    judge: Arc<dyn Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync>,
 }
 
 /// The checks behind one path.
@@ -33,7 +34,7 @@ impl Check {
     /// A check that may have something to say although all is well; anyone may read it.
     pub fn noting(
         name: &'static str,
-        judge: impl Fn() -> Result<Option<&'static str>, String> + Send + Sync + 'static,
+        judge: impl Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync + 'static,
     ) -> Check {
         Check { name, judge: Arc::new(judge) }
     }

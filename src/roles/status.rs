@@ -1,5 +1,8 @@
 //! `narthex status`: what a running process sees, asked at its admin address.
 
+mod calls;
+mod certificates;
+
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -11,7 +14,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 
-use crate::admin::{self, StatusReport};
+use crate::admin::{self, ApiServiceReport, StatusReport, Verdict};
 
 /// How long the running process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,6 +30,9 @@ pub struct StatusCommand {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     pub output: Output,
+    /// Exit with 1 if anything fails: an APIService is unavailable, a remote call fails, a certificate has expired, …
+    #[arg(long)]
+    pub fail: bool,
 }
 
 /// The forms of the answer.
@@ -44,13 +50,14 @@ pub enum Output {
 }
 
 impl StatusCommand {
-    /// Asks, and prints the answer to standard output; exit status 1 when there is none.
+    /// Asks, and prints the answer to standard output; exit status 1 when there is none, and with `--fail` when anything
+    /// fails.
     pub fn run(&self) -> ExitCode {
         match self.answer() {
-            Ok(text) => {
+            Ok((text, verdict)) => {
                 // A reader that closed its end has what it wanted.
                 let _ = std::io::stdout().write_all(text.as_bytes());
-                ExitCode::SUCCESS
+                if self.fail && !verdict.is_ok() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
             }
             Err(error) => {
                 eprintln!("narthex status: {error}");
@@ -59,25 +66,21 @@ impl StatusCommand {
         }
     }
 
-    fn answer(&self) -> Result<String, String> {
+    fn answer(&self) -> Result<(String, Verdict), String> {
         let text = fetch(&self.admin_address)?;
         let not_ours = |error: &dyn std::fmt::Display| {
             format!("what answers at {} is no Narthex, or of another version: {error}", self.admin_address)
         };
-        match self.output {
-            Output::Table | Output::Wide => {
-                let report: StatusReport = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
-                Ok(tables(&report, SystemTime::now(), self.output == Output::Wide))
-            }
-            Output::Json => {
-                let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
-                Ok(format!("{value:#}\n"))
-            }
-            Output::Yaml => {
-                let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
-                serde_saphyr::to_string(&value).map_err(|error| not_ours(&error))
-            }
-        }
+        let (now, wide) = (SystemTime::now(), self.output == Output::Wide);
+        let report: StatusReport = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
+        // As it came: a newer process may say more than this one knows.
+        let value = || serde_json::from_slice::<serde_json::Value>(&text).map_err(|error| not_ours(&error));
+        let shown = match self.output {
+            Output::Table | Output::Wide => tables(&report, now, wide),
+            Output::Json => format!("{:#}\n", value()?),
+            Output::Yaml => serde_saphyr::to_string(&value()?).map_err(|error| not_ours(&error))?,
+        };
+        Ok((shown, report.verdict(now)))
     }
 }
 
@@ -124,7 +127,7 @@ async fn get(address: &str) -> Result<Bytes, String> {
 
 /// The report as kubectl would print it.
 fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
-    let mut out = String::new();
+    let mut out = format!("{}\n", clean(&report.verdict(now).line()));
     let ready = if report.not_ready.is_empty() { "" } else { ", not ready" };
     out.push_str(&clean(&format!(
         "Narthex {}, {}{ready}, up {}, listening on {}\n",
@@ -148,7 +151,9 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     let ways = !report.egress.is_empty();
     columns.extend(ways.then_some("WAY"));
     columns.extend(wide.then_some(["CIRCUIT", "DISCOVERY", "MESSAGE"]).into_iter().flatten());
-    let rows = report.apiservices.iter().map(|service| {
+    // What has no backend can hardly fail, and a cluster has many of them.
+    let folded = |service: &&ApiServiceReport| !wide && service.is_plain_local();
+    let rows = report.apiservices_in_order().filter(|service| !folded(service)).map(|service| {
         let mut row = vec![
             service.name.clone(),
             service.service.clone(),
@@ -169,8 +174,13 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         row
     });
     table(&mut out, &columns, rows.collect());
+    match report.apiservices.iter().filter(folded).count() {
+        0 => {}
+        1 => out.push_str("1 Local APIService, available\n"),
+        more => out.push_str(&format!("{more} Local APIServices, all available\n")),
+    }
     if wide {
-        let rows = report.apiservices.iter().flat_map(|service| {
+        let rows = report.apiservices_in_order().flat_map(|service| {
             service.endpoints.iter().map(|endpoint| {
                 vec![
                     service.name.clone(),
@@ -185,6 +195,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         let of = if report.guards_upstreams() { "PATH" } else { "APISERVICE" };
         table(&mut out, &[of, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
     }
+    table(&mut out, &calls::COLUMNS, calls::rows(report, now));
     let rows = report
         .egress
         .iter()
@@ -202,10 +213,13 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         row
     });
     table(&mut out, &columns, rows.collect());
+    table(&mut out, &certificates::COLUMNS, certificates::rows(report, now, wide));
     let rows =
         report.audit.iter().map(|sink| vec![sink.name.clone(), sink.waiting.to_string(), sink.dropped.to_string()]);
     table(&mut out, &["AUDIT", "WAITING", "DROPPED"], rows.collect());
+    let expiring: Vec<String> = report.expiring(now).into_iter().map(|(_, line)| line).collect();
     for (head, problems) in [
+        ("Certificates to replace:", &expiring),
         ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
         ("Mistakes in files; what they said before is in use:", &report.file_problems),
         (
@@ -258,7 +272,8 @@ fn clean(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::admin::{
-        ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+        AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport, PeerCertificateReport,
+        RemoteCallReport,
     };
 
     fn report() -> StatusReport {
@@ -314,8 +329,20 @@ mod tests {
                 file: "/etc/narthex/serving.crt".into(),
                 subject: "CN=gateway".into(),
                 names: vec!["localhost".into(), "127.0.0.1".into()],
+                not_before: "2026-03-20T00:00:00Z".into(),
                 not_after: "2026-12-20T00:00:00Z".into(),
             }],
+            peer_certificates: vec![
+                PeerCertificateReport {
+                    server: "10.0.0.1:443".into(),
+                    server_name: "doors.default.svc".into(),
+                    used_by: "v1alpha1.example.narthex.dev".into(),
+                    subject: "CN=doors".into(),
+                    not_before: "2025-11-24T00:00:00Z".into(),
+                    not_after: "2026-11-24T00:00:00Z".into(),
+                },
+                PeerCertificateReport { not_after: "2036-11-24T00:00:00Z".into(), ..PeerCertificateReport::default() },
+            ],
             cluster: Some(ClusterReport {
                 server: "10.0.0.1:443".into(),
                 complete: true,
@@ -327,6 +354,25 @@ mod tests {
             authorizers: vec!["Webhook guard".into(), "RBAC rbac".into()],
             file_problems: vec!["authorization.yaml: authorizers[0].name: needed".into()],
             audit: vec![AuditSink { name: "webhook".into(), waiting: 12, dropped: 3 }],
+            remote_calls: vec![
+                RemoteCallReport {
+                    call: "SubjectAccessReview".into(),
+                    name: "guard".into(),
+                    server: "10.0.0.1:443".into(),
+                    last_success: "2026-11-19T23:59:58Z".into(),
+                    latency_micros: Some(12_000),
+                    cache_hits: Some(7),
+                    ..RemoteCallReport::default()
+                },
+                RemoteCallReport {
+                    call: "TokenReview".into(),
+                    server: "10.0.0.1:443".into(),
+                    failing_since: "2026-11-19T23:58:00Z".into(),
+                    last_failure: "2026-11-19T23:59:00Z".into(),
+                    error: "the API server answered 403".into(),
+                    ..RemoteCallReport::default()
+                },
+            ],
             egress: vec![EgressReport {
                 selection: "cluster".into(),
                 protocol: "socks5".into(),
@@ -348,13 +394,18 @@ mod tests {
         assert_eq!(
             tables(&report(), now(), false),
             "\
+1 of 2 APIServices unavailable; TokenReview failing since 23:58 UTC; 1 mistake in the registry; 1 mistake in files; 2 certificates expire within 30 days, the first in 4d; audit webhook dropped 3 events
 Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
 users may what Webhook guard, RBAC rbac allows
 the registry of 10.0.0.1:443 cannot be followed for 2m; what it said last is used (refused); conditions are written by other_1
 
 NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE   WAY
-v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m     cluster (socks5)
 v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints)   0/0         0          0         30s
+v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m     cluster (socks5)
+
+REMOTE CALL                 SERVER         STATE            LAST SUCCESS   LATENCY   CACHE HITS   ERROR
+TokenReview                 10.0.0.1:443   failing for 2m   never                                 the API server answered 403
+SubjectAccessReview guard   10.0.0.1:443   ok               2s ago         12ms      7
 
 EGRESS    PROTOCOL   PROXY           STATE
 cluster   socks5     10.0.0.9:1080   serves
@@ -362,8 +413,15 @@ cluster   socks5     10.0.0.9:1080   serves
 CERTIFICATE                SUBJECT      ENDS
 /etc/narthex/serving.crt   CN=gateway   in 30d
 
+SERVER CERTIFICATE   SERVER NAME         USED BY                        SUBJECT    ENDS
+10.0.0.1:443         doors.default.svc   v1alpha1.example.narthex.dev   CN=doors   in 4d
+
 AUDIT     WAITING   DROPPED
 webhook   12        3
+
+Certificates to replace:
+  certificate of 10.0.0.1:443, v1alpha1.example.narthex.dev (CN=doors) expires in 4d (2026-11-24T00:00:00Z)
+  /etc/narthex/serving.crt (CN=gateway) expires in 30d (2026-12-20T00:00:00Z)
 
 Mistakes in the registry; the last good state of these objects is in use:
   bad.yaml#2: spec.group: missing
@@ -383,6 +441,24 @@ Mistakes in files; what they said before is in use:
         assert!(text.contains("10.0.0.1:443   ready     3             41         0.7ms\n"), "{text}");
         assert!(text.contains("10.0.0.2:443   ejected   0             0"), "{text}");
         assert!(text.contains("in 30d   localhost,127.0.0.1\n"), "{text}");
+    }
+
+    #[test]
+    fn status_folds_available_local_apiservices_unless_wide() {
+        let one = |name: &str, service: &str, available| ApiServiceReport {
+            name: name.into(),
+            service: service.into(),
+            available: Some(available),
+            ..ApiServiceReport::default()
+        };
+        let apiservices =
+            vec![one("v1.", "Local", true), one("v1.apps", "Local", true), one("v1.a.io", "Local", false)];
+        let report = StatusReport { phase: "serving".into(), apiservices, ..StatusReport::default() };
+        let text = tables(&report, now(), false);
+        assert!(text.contains("\nv1.a.io   Local     False") && !text.contains("v1.apps"), "{text}");
+        assert!(text.contains("\n2 Local APIServices, all available\n"), "{text}");
+        let text = tables(&report, now(), true);
+        assert!(text.contains("v1.apps") && !text.contains("all available"), "{text}");
     }
 
     #[test]
@@ -408,7 +484,10 @@ Mistakes in files; what they said before is in use:
             tasks: Box::new(|| serde_json::Value::Null),
         };
         let admin = spawn("127.0.0.1:0".parse().unwrap(), state).unwrap();
-        let ask = |output| StatusCommand { admin_address: admin.local_addr.to_string(), output }.answer().unwrap();
+        let ask = |output| {
+            let command = StatusCommand { admin_address: admin.local_addr.to_string(), output, fail: false };
+            command.answer().unwrap().0
+        };
         assert!(ask(Output::Table).contains("v1.example.narthex.dev"));
         assert_eq!(serde_json::from_str::<StatusReport>(&ask(Output::Json)).unwrap(), report());
         assert!(ask(Output::Yaml).contains("notAfter: "));

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use super::fetch::Origin;
 use super::keys::Keys;
 use crate::egress::Dialler;
+use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Phase, Published, Publisher};
 
 /// The least time between two fetches, whoever asks: tokens with made-up key names must not make us a weapon
@@ -85,13 +86,17 @@ impl Keeper {
     }
 
     /// Fetches the keys now, when somebody wants newer ones, and every few minutes, until the process ends.
-    pub(super) async fn keep(self, dialler: Dialler, mut drain: Drain) {
+    pub(super) async fn keep(self, dialler: Dialler, health: Arc<CallHealth>, mut drain: Drain) {
         let issuer = self.ring.origin.issuer.clone();
         loop {
+            let began = Instant::now();
             let fetched = tokio::select! {
                 fetched = self.ring.origin.fetch(&dialler) => fetched,
                 () = drain.reached(Phase::Ending) => return,
             };
+            let result = fetched.as_ref().map(drop).map_err(String::as_str);
+            // A change is told below.
+            health.record_quietly(&self.ring.origin.discovery.destination, result, began.elapsed());
             let before = self.ring.known();
             let good = fetched.is_ok();
             let mut now = Known { asked: before.asked + 1, last: Some(Instant::now()), failure: None, keys: None };

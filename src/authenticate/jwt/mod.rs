@@ -34,7 +34,7 @@ use super::token_review::size_of_user;
 use super::{AUTHENTICATED, speakable};
 use crate::egress::{Dialler, Ways};
 use crate::kubeapi::User;
-use crate::observe::metrics::{self, Lookup, Metrics};
+use crate::observe::metrics::{self, CallKind, Lookup, Metrics};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 use crate::review::{DecisionCache, Kept, Limits, Secret};
 
@@ -371,11 +371,12 @@ impl Following {
     /// `LocalSet`.
     pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, drain: Drain) {
         let mut round = tokio::time::interval(SWEEP);
-        let mut tasks: Vec<Task> = Vec::new();
+        let (mut tasks, metrics): (Vec<Task>, _) = (Vec::new(), self.jwt.metrics.clone());
         let start = |tasks: &mut Vec<Task>, keepers: Vec<Keeper>| {
             for keeper in keepers {
                 let origin = keeper.origin().clone();
-                let handle = tokio::task::spawn_local(keeper.keep(dialler.clone(), drain.clone()));
+                let health = metrics.calls().register(CallKind::Issuer, &origin.issuer);
+                let handle = tokio::task::spawn_local(keeper.keep(dialler.clone(), health, drain.clone()));
                 tasks.push(Task { origin, handle });
             }
         };

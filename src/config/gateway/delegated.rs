@@ -30,6 +30,8 @@ pub struct Delegated {
     pub authorization_kubeconfig: Option<PathBuf>,
     /// How long answers are believed.
     pub access_reviews: AccessReviewSettings,
+    /// `--readiness-requires-reviews`.
+    pub readiness_requires_reviews: bool,
     /// `--authorization-always-allow-paths`.
     pub always_allow_paths: AlwaysAllowPaths,
 }
@@ -91,6 +93,7 @@ pub(in crate::config) fn delegated(
             stale_allow_ttl: reading.duration("authorization-stale-allow-ttl"),
             patience: Patience::within(request_timeout),
         },
+        readiness_requires_reviews: reading.switch("readiness-requires-reviews"),
         always_allow_paths: always_allow_paths(reading),
     }
 }

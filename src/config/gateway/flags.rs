@@ -355,6 +355,12 @@ pub static MAY_THEY: Group = Group {
             "For how long after that a user still may, when the kube-apiserver cannot be asked",
         ),
         Flag::new(
+            "readiness-requires-reviews",
+            Kind::Switch,
+            "false",
+            "Fail /readyz while the last TokenReview or SubjectAccessReview failed or none was made yet; a probe is sent every 5s until one succeeds. Without it /readyz?verbose only says so",
+        ),
+        Flag::new(
             "authorization-always-allow-paths",
             Kind::List("PATH"),
             "/healthz,/readyz,/livez",

@@ -6,11 +6,13 @@
 mod audit;
 mod authorization;
 mod backend;
+mod calls;
 mod cell;
 mod door;
 mod egress;
 mod impersonation;
 mod labels;
+mod peers;
 mod procfs;
 mod rejections;
 mod render;
@@ -29,12 +31,14 @@ use parking_lot::Mutex;
 pub(in crate::observe) use audit::{AuditCounts, AuditLoss};
 pub use authorization::{Authorization, Decisions, RoundTrip, Webhook};
 pub use backend::{ConnectionCount, Endpoint, Service};
+pub use calls::{CallChange, CallFailure, CallHealth, CallKind, CallStatus, Calls};
 pub use door::{Door, REPLIES, Unanswered};
 pub use egress::Egress;
 pub use impersonation::{Impersonation, Impersonations};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, Known, Protocol, RequestLabels, Retry, Scope, Verb,
 };
+pub use peers::{PeerCertificateFacts, PeerCertificates};
 pub use rejections::{Limit, Rejections, Turned};
 pub use reviews::{DecisionCache, Lookup, Review, Reviews};
 pub use text::Format;
@@ -62,6 +66,9 @@ pub struct Metrics {
     registry_source_up: Family<1>,
     leader: Family<1>,
     reviews: Reviews,
+    calls: Calls,
+    peer_certificates: PeerCertificates,
+    certificates_expiring: Family<1>,
     impersonations: Impersonations,
     authorization: Authorization,
     audit: AuditCounts,
@@ -132,6 +139,9 @@ impl Metrics {
             registry_source_up: Family::default(),
             leader: Family::default(),
             reviews: Reviews::default(),
+            calls: Calls::default(),
+            peer_certificates: PeerCertificates::default(),
+            certificates_expiring: Family::default(),
             impersonations: Impersonations::default(),
             authorization: Authorization::default(),
             audit: AuditCounts::default(),
@@ -153,6 +163,21 @@ impl Metrics {
     /// What is counted of questions to a control plane.
     pub fn reviews(&self) -> &Reviews {
         &self.reviews
+    }
+
+    /// The health of calls to API servers, webhooks, token issuers and egress proxies.
+    pub fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    /// Certificates that servers presented in handshakes of ours.
+    pub fn peer_certificates(&self) -> &PeerCertificates {
+        &self.peer_certificates
+    }
+
+    /// `count` certificates, ours or those of servers, end within the time of the label `within` or have ended.
+    pub fn certificates_expire_within(&self, within: &str, count: usize) {
+        self.certificates_expiring.set([within], count as f64);
     }
 
     /// What is counted of requests to act as somebody else.

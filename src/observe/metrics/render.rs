@@ -63,6 +63,15 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     );
     family(
         &mut text,
+        (
+            "narthex_certificates_expiring",
+            "Certificates, ours and those that servers presented, that end within a time: 0d has ended.",
+        ),
+        ["within"],
+        &metrics.certificates_expiring,
+    );
+    family(
+        &mut text,
         ("narthex_circuit_state", "Circuit of an APIService: 0 closed, 1 half open, 2 open."),
         ["apiservice"],
         &metrics.circuit,
@@ -74,6 +83,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         ["apiservice", "endpoint"],
         &metrics.ejected,
     );
+    metrics.peer_certificates.render(&mut text);
     family(
         &mut text,
         ("narthex_registry_errors", "Mistakes in a source of the registry, whose last good state is used."),
@@ -88,6 +98,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     );
     text.family("narthex_registry_warnings", Kind::Gauge, "What in the registry is in use but deserves a second look.");
     text.sample(&[], metrics.registry_warnings.load(Relaxed));
+    metrics.calls.render(&mut text);
     metrics.door.render(&mut text);
     sums.watches(&mut text);
     Reading::now().render(&mut text);

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
@@ -10,7 +10,7 @@ use http::Method;
 use super::settings::Egress;
 use crate::kubeclient::{Client, Kubeconfig, Patience, Source};
 use crate::observe::audit::{Auditor, Deliver, Ending, Policy, PolicyFile, Settings};
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{CallHealth, CallKind, Metrics};
 use crate::process::{Problem, Problems, Published, Publisher};
 use crate::roles::threads::thread;
 
@@ -69,11 +69,12 @@ impl AuditFiles {
         let (publisher, published) = Published::new(policy);
         let (auditor, ending, sending) = Auditor::start(&settings, published, metrics)?;
         if let (Some(sending), Some((source, kubeconfig))) = (sending, webhook) {
+            let health = metrics.calls().register(CallKind::AuditWebhook, "");
             thread("audit-webhook", async move || {
                 tracing::info!(file = %source, server = %kubeconfig.server(), "audit events go to a webhook");
                 let client = Client::new(source, kubeconfig, egress.dialler());
                 tokio::task::spawn_local(Rc::clone(&client).follow());
-                sending.run(Receiver(client)).await;
+                sending.run(Receiver { client, health }).await;
             })?;
         }
         Ok(Auditing { auditor, ending, following: (file, publisher) })
@@ -81,16 +82,22 @@ impl AuditFiles {
 }
 
 /// A webhook, as its kubeconfig names it: the path of its URL is where events are posted.
-struct Receiver(Rc<Client>);
+struct Receiver {
+    client: Rc<Client>,
+    health: Arc<CallHealth>,
+}
 
 impl Deliver for Receiver {
     async fn deliver(&self, list: Bytes) -> Result<(), String> {
         // Whatever comes of it, whether to try again is not the client's to say.
         let once = Patience { attempt: ATTEMPT, whole: ATTEMPT, attempts: 1, pause: Duration::ZERO };
-        match self.0.call(Method::POST, "", Some(list), once, |_, _| {}).await {
+        let began = Instant::now();
+        let result = match self.client.call(Method::POST, "", Some(list), once, |_, _| {}).await {
             Ok(answer) if answer.is_success() => Ok(()),
             Ok(answer) => Err(answer.describe_of(WEBHOOK)),
             Err(error) => Err(error.describe_of(WEBHOOK)),
-        }
+        };
+        self.health.record(self.client.server(), result.as_ref().map(drop).map_err(String::as_str), began.elapsed());
+        result
     }
 }

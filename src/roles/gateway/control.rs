@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::task::spawn_local;
 
 use super::asker::{Asker, Counting, Fetcher};
 use super::doubts::{self, Doubts};
+use super::expiry::{ExpiryLog, Sources};
 use super::mistakes::Mistakes;
 use super::reached::{self, Reached};
 use super::settings;
@@ -168,6 +169,7 @@ impl Control {
             in_use: self.in_use,
             ways: seen_ways,
             proxies_told: Vec::new(),
+            expiry: ExpiryLog::default(),
             kept: self.kept,
             drain: self.drain,
         };
@@ -187,6 +189,7 @@ struct Knowing {
     ways: Published<Ways>,
     /// Files of the certificates that proxies are shown, whose ends were told.
     proxies_told: Vec<String>,
+    expiry: ExpiryLog,
     kept: Kept,
     drain: Drain,
 }
@@ -295,6 +298,7 @@ impl Knowing {
                     table.routes().chain(delegate).for_each(|route| seen.look_at_circuit(route, &self.metrics));
                     self.asker.pool.sweep();
                     self.tell_expiry();
+                    self.check_expiry(&table, rounds);
                 }
                 () = self.drain.reached(Phase::Ending) => return,
             }
@@ -305,6 +309,20 @@ impl Knowing {
     fn forget_others(&self, registry: &Registry) {
         let names = registry.api_services().map(|one| one.name.clone());
         self.kept.sweep(names.chain([DELEGATE.to_owned()]).collect());
+    }
+
+    /// Warns of certificates that end soon, every few seconds.
+    fn check_expiry(&mut self, table: &Table, rounds: u32) {
+        if rounds % EXPIRY_ROUNDS != 2 {
+            return;
+        }
+        let identity = self.asker.identity.as_ref().map(Published::get);
+        let (in_use, ways) = (self.in_use.get(), self.ways.get());
+        let sources = Sources { in_use: &in_use, identity, ways: &ways, table, metrics: &self.metrics };
+        if rounds / EXPIRY_ROUNDS % FORGET_EVERY == FORGET_EVERY - 1 {
+            sources.forget_peers();
+        }
+        self.expiry.check(&sources, SystemTime::now());
     }
 
     /// When each certificate in use ends.
@@ -331,6 +349,10 @@ impl Knowing {
     }
 }
 
+/// Every so many seconds the ends of certificates are looked at.
+const EXPIRY_ROUNDS: u32 = 10;
+/// Every so many times certificates are forgotten whose servers nobody speaks to any more: once an hour.
+const FORGET_EVERY: u32 = 360;
 /// After so many seconds every circuit is told again, whatever became of its series meanwhile.
 const ALL_AGAIN: u32 = 30;
 

@@ -10,13 +10,15 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use super::settings::Egress;
+use crate::admin::timestamp;
 use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
 use crate::authorize::{AccessReviews, configuration};
 use crate::config::GatewayConfig;
 use crate::egress::Dialler;
 use crate::kubeclient::certificate_request;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Remote, Source};
-use crate::observe::metrics::Metrics;
+use crate::observe::health::Check;
+use crate::observe::metrics::{CallHealth, CallKind, CallStatus, Metrics};
 use crate::process::{Drain, OnFailure, Problem, Problems, Published};
 use crate::review::Target;
 use crate::roles::threads::thread;
@@ -24,6 +26,8 @@ use crate::tls::server::Announced;
 
 /// How often decisions past their time are let go of.
 const SWEEP: Duration = Duration::from_secs(10);
+/// How often reviews that fail are tried with `--readiness-requires-reviews`.
+const PROBE: Duration = Duration::from_secs(5);
 
 /// The kubeconfigs that were read.
 pub(super) struct Kubeconfigs {
@@ -60,6 +64,7 @@ struct Plane {
 /// The first look at whom a cluster says to believe.
 struct Lookup {
     tolerate_failure: bool,
+    health: Arc<CallHealth>,
     ready: Sender<Result<Published<Announced>, Problem>>,
 }
 
@@ -108,7 +113,11 @@ impl Delegation {
         let (delegated, egress) = (&config.delegated, egress.clone());
         let mut planes = Vec::new();
         let (ready, looked_up) = std::sync::mpsc::channel();
-        let lookup = delegated.look_up.then(|| Lookup { tolerate_failure: delegated.tolerate_lookup_failure, ready });
+        let lookup = delegated.look_up.then(|| Lookup {
+            tolerate_failure: delegated.tolerate_lookup_failure,
+            health: metrics.calls().register(CallKind::ConfigMap, ""),
+            ready,
+        });
         let mut plane = |named, lookup| {
             let (remote, jobs) = Remote::new();
             planes.push(Plane { named, jobs, lookup });
@@ -140,6 +149,7 @@ impl Delegation {
             tell(&planes);
             let tokens: Vec<Weak<TokenReviews>> = token_reviews.iter().map(Arc::downgrade).collect();
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
+            let probes = delegated.readiness_requires_reviews;
             thread("reviews", async move || {
                 let dialler = egress.dialler();
                 let serving = planes.into_iter().map(|plane| plane.serve(dialler.clone()));
@@ -158,7 +168,7 @@ impl Delegation {
                 };
                 tokio::select! {
                     _ = futures_util::future::join3(futures_util::future::join_all(serving), following, requesting) => {}
-                    () = sweep(&tokens, &access) => {}
+                    () = sweep(&tokens, &access, probes) => {}
                 }
             })?;
         }
@@ -196,7 +206,7 @@ impl Plane {
 
 impl Lookup {
     async fn begin(self, client: &Rc<Client>, following: &mut tokio::task::JoinSet<()>) {
-        let found = match authenticate::look_up(client.clone()).await {
+        let found = match authenticate::look_up(client.clone(), self.health.clone()).await {
             Ok(found) => found,
             Err(failure) if self.tolerate_failure => {
                 // In upstream's words, which people search for; but we go on looking.
@@ -207,7 +217,7 @@ impl Lookup {
                 tracing::warn!(
                     "To require authentication configuration lookup to succeed, set --authentication-tolerate-lookup-failure=false"
                 );
-                authenticate::Following::from_nothing(client.clone())
+                authenticate::Following::from_nothing(client.clone(), self.health.clone())
             }
             Err(failure) => {
                 let why = format!(
@@ -223,13 +233,38 @@ impl Lookup {
     }
 }
 
-async fn sweep(tokens: &[Weak<TokenReviews>], access: &Weak<AccessReviews>) {
-    let mut round = tokio::time::interval(SWEEP);
+async fn sweep(tokens: &[Weak<TokenReviews>], access: &Weak<AccessReviews>, probes: bool) {
+    let (mut round, mut probing) = (tokio::time::interval(SWEEP), tokio::time::interval(PROBE));
     loop {
-        round.tick().await;
-        tokens.iter().filter_map(Weak::upgrade).for_each(|tokens| tokens.sweep());
-        if let Some(access) = access.upgrade() {
-            access.sweep();
+        tokio::select! {
+            _ = round.tick() => {
+                tokens.iter().filter_map(Weak::upgrade).for_each(|tokens| tokens.sweep());
+                access.upgrade().iter().for_each(|access| access.sweep());
+            }
+            _ = probing.tick(), if probes => {
+                tokens.iter().filter_map(Weak::upgrade).for_each(|tokens| tokens.probe());
+                access.upgrade().iter().for_each(|access| access.probe());
+            }
         }
     }
+}
+
+/// Says which reviews fail. With `--readiness-requires-reviews` it fails, too, and until the first one succeeded.
+pub(super) fn check(metrics: &Arc<Metrics>, required: bool) -> Check {
+    let metrics = metrics.clone();
+    Check::noting("reviews", move || {
+        let all = metrics.calls().status().into_iter().filter(|of| of.kind.is_review());
+        let bad = |of: &CallStatus| match &of.failure {
+            // Anyone may read it: no address, no error.
+            Some(failure) => Some(format!("{} failing since {}", of.kind.as_str(), timestamp(failure.since))),
+            None if required && of.successes == 0 => Some(format!("no {} has succeeded yet", of.kind.as_str())),
+            None => None,
+        };
+        let bad: Vec<String> = all.filter_map(|of| bad(&of)).collect();
+        match (bad.is_empty(), required) {
+            (true, _) => Ok(None),
+            (false, true) => Err(bad.join("; ")),
+            (false, false) => Ok(Some(bad.join("; ").into())),
+        }
+    })
 }

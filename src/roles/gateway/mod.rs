@@ -17,6 +17,7 @@ mod control;
 mod delegation;
 mod doubts;
 mod endpoints;
+mod expiry;
 mod files;
 mod guarding;
 mod host;
@@ -44,7 +45,7 @@ pub(super) use mistakes::Mistakes as FileMistakes;
 pub use running::Running;
 pub(super) use settings::Egress;
 pub use start::{Extra, start};
-pub(super) use status::egress as egress_report;
+pub(super) use status::{egress as egress_report, remote_call};
 
 use crate::config::{GatewayConfig, Mistakes};
 

@@ -10,7 +10,7 @@ use super::settings::Egress;
 use crate::availability::{Announcer, Board};
 use crate::kubeclient::election::{self, Leadership};
 use crate::observe::health::Check;
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{CallKind, Metrics};
 use crate::process::{Drain, Problem, Published, Publisher};
 use crate::registry::{Cluster, ClusterState, Directory, Following, Registry, Statuses};
 use crate::roles::threads::thread;
@@ -112,7 +112,12 @@ async fn stand(
 
 /// Keeps the metrics told.
 async fn tell(mut seen: ClusterSeen, lease: Option<String>, metrics: Arc<Metrics>) {
+    let health = metrics.calls().register(CallKind::Registry, "");
     loop {
+        let state = seen.state.get();
+        if state.complete || state.failing.is_some() {
+            health.watches(&state.server, state.failing.as_ref().map(|(since, why)| (*since, why.as_str())));
+        }
         metrics.registry_source_is_up(SOURCE, seen.is_followed());
         if let Some(lease) = &lease {
             metrics.leads(lease, seen.leadership.load().leads);
@@ -136,7 +141,7 @@ impl ClusterSeen {
         let (table, seen) = (table.clone(), self.clone());
         Check::noting("registry", move || match (table.load().complete, seen.is_followed()) {
             (false, _) => Err("the kube-apiserver has not said yet what is registered".to_owned()),
-            (true, false) => Ok(Some("the kube-apiserver cannot be followed; what it said last is used")),
+            (true, false) => Ok(Some("the kube-apiserver cannot be followed; what it said last is used".into())),
             (true, true) => Ok(None),
         })
     }

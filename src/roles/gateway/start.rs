@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use super::Files;
 use super::auditing::Auditing;
 use super::control::Control;
-use super::delegation::Delegation;
+use super::delegation::{self, Delegation};
 use super::doubts::Doubts;
 use super::endpoints::Endpoints;
 use super::mistakes::Mistakes;
@@ -256,6 +256,9 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let registered = cluster.as_ref().map(|cluster| cluster.check(&table));
     let more = registered.into_iter();
     let more = more.chain(sidecar.then(|| reached::check(reached.clone())));
+    let asks = config.delegated.authorization_kubeconfig.is_some() || config.authorization_config.is_some();
+    let asks = asks || !delegation.token_reviews.is_empty();
+    let more = more.chain(asks.then(|| delegation::check(&metrics, config.delegated.readiness_requires_reviews)));
     let more = more.chain(delegation.certificate.map(waiting_for_certificate)).collect::<Vec<_>>();
     let health = health(&drain, &access_log, (&table, &documents), &more);
     let shared = Arc::new(Shared {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::doubts::Doubts;
+use super::expiry::Sources;
 use super::mistakes::Mistakes;
 use super::registering::ClusterSeen;
 use super::shared::Shared;
 use crate::admin::{
-    AdminState, ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    StatusReport, timestamp,
+    AdminState, ApiServiceReport, AuditSink, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+    RemoteCallReport, StatusReport, timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
 use crate::discovery::Source;
@@ -20,10 +21,10 @@ use crate::observe::access::AccessLog;
 use crate::observe::audit::SinkReport;
 use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
+use crate::observe::metrics::CallStatus;
 use crate::process::Published;
 use crate::registry::{Backend, DELEGATE, Registry};
 use crate::route::Route;
-use crate::tls::KeyPair;
 
 /// What a status report is made of, besides what all threads share.
 pub(super) struct Told {
@@ -73,40 +74,29 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
 }
 
 fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
-    let serving = |in_use: &crate::tls::server::InUse| Certificate {
-        file: in_use.file.display().to_string(),
-        subject: in_use.subject.clone(),
-        names: in_use.names.clone(),
-        not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(in_use.not_after.as_secs())),
-    };
-    let mut certificates: Vec<Certificate> = shared.serving.in_use.get().iter().map(serving).collect();
-    certificates.extend(shared.identity.as_ref().map(|ours| certificate(&ours.get())));
-    let ways = told.ways.get();
-    for shown in ways.identities().map(|pair| certificate(pair)) {
-        if certificates.iter().all(|known| known.file != shown.file) {
-            certificates.push(shown);
-        }
-    }
+    let (in_use, ways, table) = (shared.serving.in_use.get(), told.ways.get(), shared.table.get());
+    let identity = shared.identity.as_ref().map(Published::get);
+    let sources = Sources { in_use: &in_use, identity, ways: &ways, table: &table, metrics: &shared.metrics };
     StatusReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: timestamp(started),
         phase: StatusReport::phase_of(shared.drain.phase()).to_owned(),
         listen: vec![format!("https://{}", told.address)],
-        apiservices: shared
-            .table
-            .get()
+        apiservices: table
             .in_order()
             .iter()
             .filter(|route| shared.delegates_all || route.api_service.name != DELEGATE)
             .map(|route| api_service(shared, &told.board, route))
             .collect(),
-        certificates,
+        certificates: sources.certificates(),
+        peer_certificates: sources.peer_certificates(u64::MAX),
         cluster: told.cluster.as_ref().map(cluster_report),
         authorizers: shared.authorizer.describe(),
         file_problems: told.mistakes.now(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
         document_problems: document_problems(shared),
         registry_warnings: told.doubts.get().lines().into_iter().chain(ways.lacking(&STANDARD_CALLS)).collect(),
+        remote_calls: shared.metrics.calls().status().iter().map(remote_call).collect(),
         egress: egress(&ways),
         registry_problems: told.registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
@@ -114,13 +104,22 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
     }
 }
 
-/// What we show to others.
-fn certificate(pair: &KeyPair) -> Certificate {
-    Certificate {
-        file: pair.place().to_owned(),
-        subject: pair.facts().subject.clone(),
-        names: pair.facts().names.clone(),
-        not_after: timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(pair.not_after().as_secs())),
+/// What is known of the calls to one server.
+pub(in crate::roles) fn remote_call(of: &CallStatus) -> RemoteCallReport {
+    let failure = of.failure.as_ref();
+    let micros = |latency: Duration| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+    RemoteCallReport {
+        call: of.kind.as_str().to_owned(),
+        name: of.name.clone(),
+        server: of.server.clone(),
+        last_success: of.last_success.map(timestamp).unwrap_or_default(),
+        failing_since: failure.map(|failure| timestamp(failure.since)).unwrap_or_default(),
+        last_failure: failure.map(|failure| timestamp(failure.last)).unwrap_or_default(),
+        error: failure.map(|failure| failure.error.clone()).unwrap_or_default(),
+        latency_micros: of.latency.map(micros),
+        successes: of.successes,
+        errors: of.errors,
+        cache_hits: of.kind.is_review().then_some(of.cache_hits),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Drainer, Phase, Problem, Problems, Published};
-use crate::roles::gateway::{Egress, FileMistakes, egress_report};
+use crate::roles::gateway::{Egress, FileMistakes, egress_report, remote_call};
 use crate::roles::signals::end_in_order;
 use crate::roles::threads::{over, thread};
 
@@ -175,7 +175,7 @@ impl Seen {
         let started = timestamp(SystemTime::now());
         let level = log_level.clone();
         let phase = drain;
-        let (counted, tasks) = (metrics.clone(), metrics.clone());
+        let (counted, tasks, called) = (metrics.clone(), metrics.clone(), metrics.clone());
         AdminState {
             report: Box::new(move || StatusReport {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -184,6 +184,7 @@ impl Seen {
                 listen: vec![format!("socks5://{address}")],
                 file_problems: mistakes.now(),
                 egress: egress_report(&ways.get()),
+                remote_calls: called.calls().status().iter().map(remote_call).collect(),
                 log_level: level.current(),
                 ..StatusReport::default()
             }),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 
+use super::Facts;
 use super::bundle::Bundle;
 use super::key_pair::{KeyPair, PairFiles};
 use super::self_made::{is_worn, unwritten};
@@ -95,6 +96,8 @@ pub struct InUse {
     pub subject: String,
     /// The names it is for: DNS names and IP addresses.
     pub names: Vec<String>,
+    /// First second in which that certificate is valid.
+    pub not_before: UnixTime,
     /// Last second in which all of the file is valid.
     pub not_after: UnixTime,
 }
@@ -102,8 +105,8 @@ pub struct InUse {
 impl InUse {
     /// A pair that was given by the flag `purpose`.
     pub fn of_pair(files: &PairFiles, purpose: &'static str, pair: &KeyPair) -> InUse {
-        let (subject, not_after) = (pair.facts().subject.clone(), pair.not_after());
-        InUse { file: files.certificate.clone(), purpose, subject, names: pair.facts().names.clone(), not_after }
+        let Facts { subject, names, not_before, not_after, .. } = pair.facts().clone();
+        InUse { file: files.certificate.clone(), purpose, subject, names, not_before, not_after }
     }
 }
 
@@ -248,8 +251,8 @@ impl Parts {
         for (file, purpose, bundle) in bundles {
             let first = bundle.as_ref().and_then(|it| it.facts().iter().min_by_key(|facts| facts.not_after));
             if let (Some(file), Some(facts)) = (file, first) {
-                let (subject, not_after) = (facts.subject.clone(), facts.not_after);
-                list.push(InUse { file: file.clone(), purpose, subject, names: facts.names.clone(), not_after });
+                let Facts { subject, names, not_before, not_after, .. } = facts.clone();
+                list.push(InUse { file: file.clone(), purpose, subject, names, not_before, not_after });
             }
         }
         list

@@ -1,0 +1,138 @@
+//! When an operator is warned that a certificate ends.
+
+use std::time::{Duration, SystemTime};
+
+use super::report::{Certificate, PeerCertificateReport, StatusReport, human_duration};
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// Nothing is warned of earlier than this.
+pub const EARLIEST_EXPIRY_WARNING: Duration = Duration::from_secs(30 * 86_400);
+
+/// How near the end of a certificate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ExpiryWarning {
+    /// It has ended.
+    Expired,
+    /// It ends within a day.
+    Day,
+    /// It ends within 7 days.
+    Week,
+    /// It ends within 30 days.
+    Month,
+}
+
+impl ExpiryWarning {
+    /// All of them, the most urgent first.
+    pub const ALL: [ExpiryWarning; 4] =
+        [ExpiryWarning::Expired, ExpiryWarning::Day, ExpiryWarning::Week, ExpiryWarning::Month];
+
+    /// The value of the label `within`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ExpiryWarning::Expired => "0d",
+            ExpiryWarning::Day => "1d",
+            ExpiryWarning::Week => "7d",
+            ExpiryWarning::Month => "30d",
+        }
+    }
+
+    /// What is to be said `now` of a certificate that is valid in this time. One that is made for a short time is
+    /// renewed shortly before its end: nothing is said before its last third.
+    pub fn of(not_before: SystemTime, not_after: SystemTime, now: SystemTime) -> Option<ExpiryWarning> {
+        let Ok(left) = not_after.duration_since(now) else { return Some(ExpiryWarning::Expired) };
+        let life = not_after.duration_since(not_before).unwrap_or_default();
+        match () {
+            () if left > life / 3 => None,
+            () if left <= DAY => Some(ExpiryWarning::Day),
+            () if left <= 7 * DAY => Some(ExpiryWarning::Week),
+            () if left <= EARLIEST_EXPIRY_WARNING => Some(ExpiryWarning::Month),
+            () => None,
+        }
+    }
+
+    fn between(not_before: &str, not_after: &str, now: SystemTime) -> Option<ExpiryWarning> {
+        let time = |text: &str| Some(SystemTime::from(text.parse::<jiff::Timestamp>().ok()?));
+        ExpiryWarning::of(time(not_before).unwrap_or(SystemTime::UNIX_EPOCH), time(not_after)?, now)
+    }
+}
+
+/// When `not_after` is: `expires in 5d`, `expired 5m ago`.
+fn ends(not_after: &str, now: SystemTime) -> String {
+    match StatusReport::expiry(not_after, now) {
+        past if past.starts_with("expired") => past,
+        future => format!("expires {future}"),
+    }
+}
+
+impl Certificate {
+    /// What is to be said of its end.
+    pub fn warning(&self, now: SystemTime) -> Option<ExpiryWarning> {
+        ExpiryWarning::between(&self.not_before, &self.not_after, now)
+    }
+
+    /// A sentence about its end.
+    pub fn describe_end(&self, now: SystemTime) -> String {
+        format!("{} ({}) {} ({})", self.file, self.subject, ends(&self.not_after, now), self.not_after)
+    }
+}
+
+impl PeerCertificateReport {
+    /// What is to be said of its end.
+    pub fn warning(&self, now: SystemTime) -> Option<ExpiryWarning> {
+        ExpiryWarning::between(&self.not_before, &self.not_after, now)
+    }
+
+    /// A sentence about its end.
+    pub fn describe_end(&self, now: SystemTime) -> String {
+        let used_by = if self.used_by.is_empty() { String::new() } else { format!(", {}", self.used_by) };
+        let (server, subject) = (&self.server, &self.subject);
+        format!("certificate of {server}{used_by} ({subject}) {} ({})", ends(&self.not_after, now), self.not_after)
+    }
+}
+
+impl StatusReport {
+    /// Certificates that end soon, the most urgent first.
+    pub fn expiring(&self, now: SystemTime) -> Vec<(ExpiryWarning, String)> {
+        let ours = self.certificates.iter().filter_map(|one| Some((one.warning(now)?, one.describe_end(now))));
+        let theirs = self.peer_certificates.iter().filter_map(|one| Some((one.warning(now)?, one.describe_end(now))));
+        let mut all: Vec<_> = ours.chain(theirs).collect();
+        all.sort();
+        all
+    }
+
+    /// How long until the first of the certificates ends that end soon, for a summary.
+    pub(super) fn first_end(&self, now: SystemTime) -> Option<String> {
+        let ends = self.certificates.iter().filter(|one| one.warning(now).is_some()).map(|one| &one.not_after);
+        let peers = self.peer_certificates.iter().filter(|one| one.warning(now).is_some()).map(|one| &one.not_after);
+        let left = |end: &String| SystemTime::from(end.parse::<jiff::Timestamp>().ok()?).duration_since(now).ok();
+        ends.chain(peers).filter_map(left).min().map(human_duration)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expiry_warnings_come_at_30_7_and_1_days_in_the_last_third() {
+        let begin = SystemTime::UNIX_EPOCH + 20_000 * DAY;
+        let of = |life: u32, left: f64| {
+            let end = begin + life * DAY;
+            ExpiryWarning::of(begin, end, end - DAY.mul_f64(left.max(0.0)) + DAY.mul_f64((-left).max(0.0)))
+        };
+        assert_eq!(
+            [31.0, 30.0, 7.1, 7.0, 1.1, 1.0, -0.1].map(|left| of(365, left)),
+            [
+                None,
+                Some(ExpiryWarning::Month),
+                Some(ExpiryWarning::Month),
+                Some(ExpiryWarning::Week),
+                Some(ExpiryWarning::Week),
+                Some(ExpiryWarning::Day),
+                Some(ExpiryWarning::Expired),
+            ]
+        );
+        assert_eq!([of(1, 0.9), of(1, 0.4), of(1, 0.3)], [None, None, Some(ExpiryWarning::Day)]);
+        assert_eq!([of(30, 11.0), of(30, 9.0)], [None, Some(ExpiryWarning::Month)]);
+    }
+}

@@ -1,0 +1,186 @@
+//! The state of the process in one line.
+
+use std::time::{Duration, SystemTime};
+
+use super::expiry::ExpiryWarning;
+use super::report::{ApiServiceReport, RemoteCallReport, StatusReport};
+
+/// What is wrong, and what deserves attention, each as a few words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What keeps requests from being served as they should be.
+    pub failures: Vec<String>,
+    /// What does not yet.
+    pub warnings: Vec<String>,
+    /// What works.
+    pub summary: String,
+}
+
+impl Verdict {
+    /// Whether nothing fails.
+    pub fn is_ok(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// All of it in one line.
+    pub fn line(&self) -> String {
+        let head = if self.is_ok() { format!("OK: {}", self.summary) } else { self.failures.join("; ") };
+        std::iter::once(&head).chain(&self.warnings).cloned().collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl ApiServiceReport {
+    /// Whether requests to it fail: its condition is `False`, or its circuit is open.
+    pub fn is_failing(&self) -> bool {
+        self.available == Some(false) || self.circuit == "open"
+    }
+
+    /// Whether there is nothing to say but that it is there: it has no backend, and is available.
+    pub fn is_plain_local(&self) -> bool {
+        self.service == "Local" && !self.is_failing() && self.available.is_some()
+    }
+}
+
+impl StatusReport {
+    /// The APIServices, those that fail first.
+    pub fn apiservices_in_order(&self) -> impl Iterator<Item = &ApiServiceReport> {
+        let (failing, good): (Vec<_>, Vec<_>) = self.apiservices.iter().partition(|one| one.is_failing());
+        failing.into_iter().chain(good)
+    }
+
+    /// The state of the process at `now`.
+    pub fn verdict(&self, now: SystemTime) -> Verdict {
+        let (what, many) =
+            if self.guards_upstreams() { ("upstream", "upstreams") } else { ("APIService", "APIServices") };
+        let all = self.apiservices.len();
+        let mut failures = Vec::new();
+        if self.phase != "serving" {
+            failures.push(self.phase.clone());
+        }
+        match self.apiservices.iter().filter(|one| one.is_failing()).count() {
+            0 => {}
+            failing => failures.push(format!("{failing} of {} unavailable", plural(all, what, many))),
+        }
+        for call in self.remote_calls_in_order().filter(|of| !of.failing_since.is_empty()) {
+            failures.push(failing(call, now));
+        }
+        for check in &self.not_ready {
+            let name = check.split(": ").next().unwrap_or(check);
+            // What fails is said above.
+            if name != "shutdown" && name != "reviews" && name != "upstream" {
+                failures.push(format!("not ready: {name}"));
+            }
+        }
+        let expiring = self.expiring(now);
+        let expired = expiring.iter().filter(|(warning, _)| *warning == ExpiryWarning::Expired).count();
+        if expired > 0 {
+            failures.push(format!("{} expired", plural(expired, "certificate", "certificates")));
+        }
+        for (problems, place) in [(&self.registry_problems, "the registry"), (&self.file_problems, "files")] {
+            if !problems.is_empty() {
+                failures.push(format!("{} in {place}", plural(problems.len(), "mistake", "mistakes")));
+            }
+        }
+        let mut warnings = Vec::new();
+        if let Some(first) = self.first_end(now) {
+            let soon = expiring.len() - expired;
+            let verb = if soon == 1 { "expires" } else { "expire" };
+            let of = plural(soon, "certificate", "certificates");
+            warnings.push(format!("{of} {verb} within 30 days, the first in {first}"));
+        }
+        if !self.document_problems.is_empty() {
+            let count = plural(self.document_problems.len(), "document", "documents");
+            warnings.push(format!("{count} of backends stale"));
+        }
+        for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
+            warnings.push(format!("audit {} dropped {}", sink.name, plural(sink.dropped as usize, "event", "events")));
+        }
+        let unknown = self.apiservices.iter().filter(|one| one.available.is_none()).count();
+        if unknown > 0 {
+            warnings.push(format!("{} not probed yet", plural(unknown, what, many)));
+        }
+        let summary = format!("{} available", plural(all - unknown, what, many));
+        Verdict { failures, warnings, summary }
+    }
+}
+
+/// `SubjectAccessReview failing since 13:48 UTC`; with the date if that is more than a day ago.
+fn failing(call: &RemoteCallReport, now: SystemTime) -> String {
+    let time = call.failing_since.parse::<jiff::Timestamp>().ok();
+    let recent = time.is_some_and(|time| {
+        now.duration_since(SystemTime::from(time)).is_ok_and(|age| age < Duration::from_secs(86_400))
+    });
+    let since = match time.filter(|_| recent) {
+        Some(time) => time.strftime("%H:%M UTC").to_string(),
+        None => call.failing_since.clone(),
+    };
+    format!("{} failing since {since}", call.title())
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::{AuditSink, Certificate};
+    use super::*;
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800)
+    }
+
+    fn service(name: &str, service: &str, available: Option<bool>) -> ApiServiceReport {
+        ApiServiceReport { name: name.into(), service: service.into(), available, ..ApiServiceReport::default() }
+    }
+
+    fn report(apiservices: Vec<ApiServiceReport>) -> StatusReport {
+        StatusReport { phase: "serving".into(), apiservices, ..StatusReport::default() }
+    }
+
+    #[test]
+    fn verdict_names_what_fails_and_else_says_ok() {
+        let good = report(vec![service("a", "Local", Some(true)), service("b", "n/s:443", Some(true))]);
+        assert_eq!(
+            (good.verdict(now()).line().as_str(), good.verdict(now()).is_ok()),
+            ("OK: 2 APIServices available", true)
+        );
+        let open = ApiServiceReport { circuit: "open".into(), ..service("c", "n/s:443", Some(true)) };
+        let call = |since: &str| RemoteCallReport {
+            call: "SubjectAccessReview".into(),
+            failing_since: since.into(),
+            ..RemoteCallReport::default()
+        };
+        let bad = StatusReport {
+            remote_calls: vec![call("2026-11-19T13:48:07Z"), call("2026-11-18T13:48:07Z"), call("")],
+            not_ready: vec!["reviews: x".into(), "registry: y".into()],
+            registry_problems: vec!["x".into()],
+            certificates: vec![Certificate { not_after: "2026-11-19T00:00:00Z".into(), ..Certificate::default() }],
+            ..report(vec![service("a", "Local", Some(true)), service("b", "n/s:443", Some(false)), open])
+        };
+        let verdict = bad.verdict(now());
+        assert_eq!(
+            verdict.line(),
+            "2 of 3 APIServices unavailable; SubjectAccessReview failing since 13:48 UTC; SubjectAccessReview failing \
+             since 2026-11-18T13:48:07Z; not ready: registry; 1 certificate expired; 1 mistake in the registry"
+        );
+        assert!(!verdict.is_ok());
+        assert_eq!(bad.apiservices_in_order().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["b", "c", "a"]);
+    }
+
+    #[test]
+    fn verdict_with_warnings_alone_is_ok() {
+        let warned = StatusReport {
+            certificates: vec![Certificate { not_after: "2026-11-25T00:00:00Z".into(), ..Certificate::default() }],
+            audit: vec![AuditSink { name: "log".into(), dropped: 1, ..AuditSink::default() }],
+            ..report(vec![service("/", "http://a", None)])
+        };
+        let verdict = warned.verdict(now());
+        assert_eq!(
+            verdict.line(),
+            "OK: 0 upstreams available; 1 certificate expires within 30 days, the first in 5d; audit log dropped 1 \
+             event; 1 upstream not probed yet"
+        );
+        assert!(verdict.is_ok());
+    }
+}

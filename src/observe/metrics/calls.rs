@@ -1,0 +1,330 @@
+//! Health of the calls that this process makes itself: to API servers, webhooks, token issuers and egress proxies.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::cell::Striped;
+use super::text::{Kind, Text};
+
+/// Characters of an error that are kept.
+const LONGEST_ERROR: usize = 400;
+/// At most one log line in this time about one server, however often it fails and recovers.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallKind {
+    /// `TokenReview` of an API server or a webhook.
+    TokenReview,
+    /// `SubjectAccessReview` of an API server or a webhook.
+    SubjectAccessReview,
+    /// ConfigMap `kube-system/extension-apiserver-authentication`.
+    ConfigMap,
+    /// The keys of a token issuer.
+    Issuer,
+    /// APIServices, Services and EndpointSlices of a kube-apiserver.
+    Registry,
+    /// A webhook that takes audit events.
+    AuditWebhook,
+    /// A proxy of an egress selection.
+    EgressProxy,
+}
+
+impl CallKind {
+    /// The word for it in the log, in the status and in the label `call`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CallKind::TokenReview => "TokenReview",
+            CallKind::SubjectAccessReview => "SubjectAccessReview",
+            CallKind::ConfigMap => "ConfigMap",
+            CallKind::Issuer => "issuer",
+            CallKind::Registry => "registry",
+            CallKind::AuditWebhook => "audit webhook",
+            CallKind::EgressProxy => "egress proxy",
+        }
+    }
+
+    /// Whether requests are decided by what it returns.
+    pub fn is_review(self) -> bool {
+        matches!(self, CallKind::TokenReview | CallKind::SubjectAccessReview)
+    }
+}
+
+/// The calls of one client to one server; its owner records each result.
+pub struct CallHealth {
+    kind: CallKind,
+    name: String,
+    cache_hits: Striped,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    server: String,
+    successes: u64,
+    errors: u64,
+    last_success: Option<SystemTime>,
+    failure: Option<CallFailure>,
+    latency: Option<Duration>,
+    watches: bool,
+    logged: Option<Instant>,
+}
+
+/// Why the last call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallFailure {
+    /// When the first call failed that no success has followed.
+    pub since: SystemTime,
+    /// When the last one failed.
+    pub last: SystemTime,
+    /// Error of the last one.
+    pub error: String,
+}
+
+/// What is known of the calls to one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallStatus {
+    /// What is called.
+    pub kind: CallKind,
+    /// Which of several, as configured: a webhook's name, an egress selection; else empty.
+    pub name: String,
+    /// Its address; empty before the first call.
+    pub server: String,
+    /// Calls that succeeded since the process started.
+    pub successes: u64,
+    /// Calls that failed since the process started.
+    pub errors: u64,
+    /// When a call last succeeded; now, while a watch is open.
+    pub last_success: Option<SystemTime>,
+    /// There while the last call failed.
+    pub failure: Option<CallFailure>,
+    /// Duration of successful calls, on a moving average.
+    pub latency: Option<Duration>,
+    /// Decisions that were cached, so that no call was needed.
+    pub cache_hits: u64,
+}
+
+/// What a result changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallChange {
+    /// The call before had the same result.
+    None,
+    /// It failed, and the one before had not.
+    Failed,
+    /// It succeeded, and the one before had failed.
+    Recovered,
+}
+
+impl CallHealth {
+    /// Records one call to `server`: its error if it failed, and how long it took. Logs a change of state.
+    pub fn record(&self, server: impl std::fmt::Display, result: Result<(), &str>, took: Duration) {
+        let change = self.record_quietly(server, result, took);
+        if change != CallChange::None && self.may_log() {
+            self.log(change);
+        }
+    }
+
+    /// As [`CallHealth::record`], for callers that log changes themselves.
+    pub fn record_quietly(
+        &self,
+        server: impl std::fmt::Display,
+        result: Result<(), &str>,
+        took: Duration,
+    ) -> CallChange {
+        let (server, now) = (server.to_string(), SystemTime::now());
+        let mut state = self.state.lock();
+        if state.server != server {
+            state.server = server;
+        }
+        match result {
+            Ok(()) => {
+                state.successes += 1;
+                state.last_success = Some(now);
+                state.latency = Some(state.latency.map_or(took, |before| (before * 7 + took) / 8));
+                if state.failure.take().is_some() { CallChange::Recovered } else { CallChange::None }
+            }
+            Err(error) => {
+                state.errors += 1;
+                let error = error.chars().take(LONGEST_ERROR).collect();
+                let since = state.failure.as_ref().map_or(now, |failure| failure.since);
+                let before = state.failure.replace(CallFailure { since, last: now, error });
+                if before.is_none() { CallChange::Failed } else { CallChange::None }
+            }
+        }
+    }
+
+    /// Records that a watch of `server` is open, or since when and why it is not.
+    pub fn watches(&self, server: &str, failure: Option<(SystemTime, &str)>) {
+        let now = SystemTime::now();
+        let mut state = self.state.lock();
+        server.clone_into(&mut state.server);
+        if state.watches || failure.is_none() {
+            state.last_success = Some(now);
+        }
+        state.watches = failure.is_none();
+        match failure {
+            None => state.successes += u64::from(state.failure.take().is_some() || state.successes == 0),
+            Some((since, error)) => {
+                state.errors += 1;
+                let error = error.chars().take(LONGEST_ERROR).collect();
+                state.failure = Some(CallFailure { since, last: now, error });
+            }
+        }
+    }
+
+    /// A decision was cached, so no call was needed. Threads that count at once do not disturb each other.
+    pub fn cache_hit(&self) {
+        self.cache_hits.up();
+    }
+
+    /// Whether no call was made yet, or the last one failed.
+    pub fn is_unproven(&self) -> bool {
+        let state = self.state.lock();
+        state.failure.is_some() || state.successes == 0
+    }
+
+    /// What is known now.
+    pub fn status(&self) -> CallStatus {
+        let state = self.state.lock();
+        CallStatus {
+            kind: self.kind,
+            name: self.name.clone(),
+            server: state.server.clone(),
+            successes: state.successes,
+            errors: state.errors,
+            last_success: if state.watches { Some(SystemTime::now()) } else { state.last_success },
+            failure: state.failure.clone(),
+            latency: state.latency,
+            cache_hits: self.cache_hits.get(),
+        }
+    }
+
+    fn may_log(&self) -> bool {
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        let due = state.logged.is_none_or(|last| now - last >= LOG_INTERVAL);
+        if due {
+            state.logged = Some(now);
+        }
+        due
+    }
+
+    fn log(&self, change: CallChange) {
+        let CallStatus { kind, name, server, failure, .. } = self.status();
+        let call = kind.as_str();
+        match (change, failure) {
+            (CallChange::Failed, Some(CallFailure { error, .. })) => {
+                tracing::error!(call, name, server, error, "calls fail; see 'narthex status'");
+            }
+            (CallChange::Recovered, None) => tracing::info!(call, name, server, "calls succeed again"),
+            _ => {}
+        }
+    }
+}
+
+/// All that is called, as long as somebody may call it.
+#[derive(Default)]
+pub struct Calls(Mutex<Vec<Weak<CallHealth>>>);
+
+impl Calls {
+    /// The health of calls of `kind` to what is configured as `name` (empty if there is but one). It is shown as long
+    /// as the caller keeps it.
+    pub fn register(&self, kind: CallKind, name: &str) -> Arc<CallHealth> {
+        let health =
+            CallHealth { kind, name: name.to_owned(), cache_hits: Striped::default(), state: Mutex::default() };
+        let health = Arc::new(health);
+        let mut all = self.0.lock();
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&health));
+        health
+    }
+
+    /// What is known of all of them, by kind and name.
+    pub fn status(&self) -> Vec<CallStatus> {
+        let all: Vec<Arc<CallHealth>> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut all: Vec<CallStatus> = all.iter().map(|health| health.status()).collect();
+        all.sort_by(|a, b| (a.kind, &a.name, &a.server).cmp(&(b.kind, &b.name, &b.server)));
+        all
+    }
+
+    /// Families `narthex_remote_call*`.
+    pub(super) fn render(&self, text: &mut Text) {
+        let all = self.status();
+        let labels = |of: &CallStatus| [("call", of.kind.as_str().to_owned()), ("name", of.name.clone())];
+        let each = |value: &dyn Fn(&CallStatus) -> Option<(Option<&'static str>, f64)>, text: &mut Text| {
+            for status in &all {
+                let labels = labels(status);
+                let mut pairs: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                if let Some((result, value)) = value(status) {
+                    pairs.extend(result.map(|result| ("result", result)));
+                    pairs.push(("server", &status.server));
+                    text.sample(&pairs, value);
+                }
+            }
+        };
+        text.family(
+            "narthex_remote_call_failing",
+            Kind::Gauge,
+            "1 while the last call to an API server, webhook, token issuer or egress proxy failed.",
+        );
+        each(&|of| Some((None, f64::from(u8::from(of.failure.is_some())))), text);
+        text.family(
+            "narthex_remote_call_last_success_timestamp_seconds",
+            Kind::Gauge,
+            "When a call last succeeded, in seconds since 1970.",
+        );
+        let seconds = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() as f64;
+        each(&|of| of.last_success.map(|at| (None, seconds(at))), text);
+        text.family("narthex_remote_calls_total", Kind::Counter, "Calls by their result.");
+        each(&|of| Some((Some("success"), of.successes as f64)), text);
+        each(&|of| Some((Some("error"), of.errors as f64)), text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn call_health_keeps_the_first_failure_until_a_success() {
+        let calls = Calls::default();
+        let health = calls.register(CallKind::TokenReview, "");
+        assert!(health.is_unproven());
+        let record = |result| health.record_quietly("10.0.0.1:443", result, Duration::from_millis(8));
+        assert_eq!([record(Err("no")), record(Err("never"))], [CallChange::Failed, CallChange::None]);
+        let failure = health.status().failure.unwrap();
+        assert_eq!(failure.error, "never");
+        assert!(failure.since <= failure.last);
+        assert_eq!(health.status().last_success, None);
+        assert_eq!([record(Ok(())), record(Ok(()))], [CallChange::Recovered, CallChange::None]);
+        let status = health.status();
+        assert_eq!((status.successes, status.errors, status.failure), (2, 2, None));
+        assert_eq!((status.latency, status.server.as_str()), (Some(Duration::from_millis(8)), "10.0.0.1:443"));
+        assert!(status.last_success.is_some() && !health.is_unproven());
+    }
+
+    #[test]
+    fn call_health_bounds_errors_and_ends_with_its_owner() {
+        let calls = Calls::default();
+        let health = calls.register(CallKind::SubjectAccessReview, "guard");
+        health.record_quietly("a", Err(&"x".repeat(10_000)), Duration::ZERO);
+        assert_eq!(health.status().failure.unwrap().error.len(), LONGEST_ERROR);
+        assert_eq!(calls.status().len(), 1);
+        drop(health);
+        assert_eq!(calls.status(), []);
+    }
+
+    #[test]
+    fn call_health_of_a_watch_succeeds_while_it_is_open() {
+        let calls = Calls::default();
+        let health = calls.register(CallKind::Registry, "");
+        health.watches("a", None);
+        assert!(health.status().last_success.is_some_and(|at| at <= SystemTime::now()));
+        let since = SystemTime::UNIX_EPOCH;
+        health.watches("a", Some((since, "403")));
+        assert_eq!(health.status().failure.map(|failure| failure.since), Some(since));
+        health.watches("a", None);
+        assert_eq!((health.status().failure, health.status().successes), (None, 2));
+    }
+}

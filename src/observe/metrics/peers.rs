@@ -1,0 +1,108 @@
+//! Certificates that servers presented in TLS handshakes of ours: backends, egress proxies, API servers.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+
+use parking_lot::Mutex;
+
+use super::text::{Kind, Text};
+
+/// Servers that are remembered; certificates of further ones are not shown.
+const MOST: usize = 16_384;
+
+/// The certificate that a server presented last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificateFacts {
+    /// Its subject.
+    pub subject: String,
+    /// First second in which it is valid, in seconds since 1970.
+    pub not_before: u64,
+    /// Last second in which it is valid, in seconds since 1970.
+    pub not_after: u64,
+}
+
+/// The last certificate of each server, by its address and the name that was asked for.
+#[derive(Default)]
+pub struct PeerCertificates {
+    hasher: RandomState,
+    seen: Mutex<BTreeMap<(String, String), Seen>>,
+}
+
+struct Seen {
+    digest: u64,
+    certificate: PeerCertificateFacts,
+}
+
+impl PeerCertificates {
+    /// Records the certificate `der` that the server at `address` presented as `name`; `read` is asked for what it
+    /// says if it is another than before.
+    pub fn record(
+        &self,
+        address: String,
+        name: String,
+        der: &[u8],
+        read: impl FnOnce() -> Option<PeerCertificateFacts>,
+    ) {
+        let digest = self.hasher.hash_one(der);
+        let key = (address, name);
+        let mut seen = self.seen.lock();
+        if seen.get(&key).is_some_and(|before| before.digest == digest) {
+            return;
+        }
+        if let Some(certificate) = read()
+            && (seen.len() < MOST || seen.contains_key(&key))
+        {
+            seen.insert(key, Seen { digest, certificate });
+        }
+    }
+
+    /// Forgets the servers for which `keep` is false.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        self.seen.lock().retain(|(address, _), _| keep(address));
+    }
+
+    /// Address, name and certificate of each server whose certificate ends at `until` (seconds since 1970) or before.
+    pub fn ending(&self, until: u64) -> Vec<(String, String, PeerCertificateFacts)> {
+        let seen = self.seen.lock();
+        let ending = seen.iter().filter(|(_, seen)| seen.certificate.not_after <= until);
+        ending.map(|((address, name), seen)| (address.clone(), name.clone(), seen.certificate.clone())).collect()
+    }
+
+    /// Family `narthex_peer_certificate_expiry_timestamp_seconds`.
+    pub(super) fn render(&self, text: &mut Text) {
+        text.family(
+            "narthex_peer_certificate_expiry_timestamp_seconds",
+            Kind::Gauge,
+            "When the certificate that a server presented last ends, in seconds since 1970.",
+        );
+        for ((address, name), seen) in self.seen.lock().iter() {
+            text.sample(&[("server", address), ("server_name", name)], seen.certificate.not_after);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_certificates_are_read_once_for_each_that_is_new() {
+        let peers = PeerCertificates::default();
+        let record = |address: &str, der: &[u8], not_after| {
+            let mut read = false;
+            peers.record(address.to_owned(), "name".to_owned(), der, || {
+                read = true;
+                Some(PeerCertificateFacts { subject: "CN=a".to_owned(), not_before: 0, not_after })
+            });
+            read
+        };
+        assert_eq!(
+            [record("a:1", b"one", 5), record("a:1", b"one", 5), record("b:1", b"one", 7), record("a:1", b"two", 9)],
+            [true, false, true, true]
+        );
+        let until = |until| peers.ending(until).into_iter().map(|(address, ..)| address).collect::<Vec<_>>();
+        assert_eq!((until(6), until(7), until(9)), (vec![], vec!["b:1".to_owned()], vec!["a:1".into(), "b:1".into()]));
+        peers.retain(|address| address == "a:1");
+        assert_eq!(until(u64::MAX), ["a:1"]);
+    }
+}

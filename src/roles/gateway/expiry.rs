@@ -1,0 +1,185 @@
+//! Which certificates there are, and the warnings when they end: ours, and those that servers presented.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::admin::{
+    Certificate, EARLIEST_EXPIRY_WARNING, ExpiryWarning, PeerCertificateReport, StatusReport, timestamp,
+};
+use crate::egress::{Way, Ways};
+use crate::observe::metrics::Metrics;
+use crate::registry::ClientCertificate;
+use crate::route::{Route, Table};
+use crate::tls::KeyPair;
+use crate::tls::server::InUse;
+
+/// Warnings that are logged at a time; more are only counted.
+const MOST_LINES: usize = 50;
+
+/// Where certificates are found.
+pub(super) struct Sources<'s> {
+    pub(super) in_use: &'s [InUse],
+    /// What backends are shown.
+    pub(super) identity: Option<Arc<KeyPair>>,
+    pub(super) ways: &'s Ways,
+    pub(super) table: &'s Table,
+    pub(super) metrics: &'s Metrics,
+}
+
+impl Sources<'_> {
+    /// The certificates that we present or trust, each file once: those of flags, and the pairs of APIServices and
+    /// egress proxies.
+    pub(super) fn certificates(&self) -> Vec<Certificate> {
+        let mut all: Vec<Certificate> = self.in_use.iter().map(of_file).collect();
+        all.extend(self.identity.as_ref().map(|pair| of_pair(pair)));
+        let mut known: BTreeSet<String> = all.iter().map(|one| one.file.clone()).collect();
+        for pair in self.ways.identities().chain(self.pairs_of_apiservices()) {
+            if known.insert(pair.place().to_owned()) {
+                all.push(of_pair(pair));
+            }
+        }
+        all
+    }
+
+    /// Certificates that servers presented and that end at `until` (in seconds since 1970) or before.
+    pub(super) fn peer_certificates(&self, until: u64) -> Vec<PeerCertificateReport> {
+        let ending = self.metrics.peer_certificates().ending(until);
+        if ending.is_empty() {
+            return Vec::new();
+        }
+        let users = self.users();
+        let report = |(server, server_name, facts): (String, String, crate::observe::metrics::PeerCertificateFacts)| {
+            let used_by = users.get(&server).cloned().unwrap_or_default();
+            let (not_before, not_after) = (time(facts.not_before), time(facts.not_after));
+            PeerCertificateReport { server, server_name, used_by, subject: facts.subject, not_before, not_after }
+        };
+        ending.into_iter().map(report).collect()
+    }
+
+    /// Forgets the certificates of servers that nobody speaks to any more.
+    pub(super) fn forget_peers(&self) {
+        let users = self.users();
+        self.metrics.peer_certificates().retain(|server| users.contains_key(server));
+    }
+
+    /// The pairs of `narthex.dev/client-certificate`.
+    fn pairs_of_apiservices(&self) -> impl Iterator<Item = &Arc<KeyPair>> {
+        self.routes().filter_map(|route| match &route.api_service.client_certificate {
+            ClientCertificate::Own(pair) => Some(pair),
+            ClientCertificate::Shared | ClientCertificate::None => None,
+        })
+    }
+
+    fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.table.routes().chain(self.table.delegate()).chain(self.table.upstreams())
+    }
+
+    /// What a server is to us, by its address.
+    fn users(&self) -> HashMap<String, String> {
+        let calls = self.metrics.calls().status().into_iter().map(|of| (of.server, of.kind.as_str().to_owned()));
+        let mut users: HashMap<String, String> = calls.collect();
+        for (name, way) in self.ways.all() {
+            if let Way::Through(selection) = way {
+                let proxies = selection.proxies.iter();
+                users.extend(proxies.map(|proxy| (proxy.address.to_string(), format!("egress selection {name}"))));
+            }
+        }
+        for route in self.routes() {
+            for endpoint in route.resolved.iter().flat_map(|resolved| &resolved.endpoints) {
+                users.insert(endpoint.to_string(), route.api_service.name.clone());
+            }
+        }
+        users
+    }
+}
+
+fn time(seconds: u64) -> String {
+    timestamp(UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+fn of_file(in_use: &InUse) -> Certificate {
+    Certificate {
+        file: in_use.file.display().to_string(),
+        subject: in_use.subject.clone(),
+        names: in_use.names.clone(),
+        not_before: time(in_use.not_before.as_secs()),
+        not_after: time(in_use.not_after.as_secs()),
+    }
+}
+
+fn of_pair(pair: &KeyPair) -> Certificate {
+    Certificate {
+        file: pair.place().to_owned(),
+        subject: pair.facts().subject.clone(),
+        names: pair.facts().names.clone(),
+        not_before: time(pair.facts().not_before.as_secs()),
+        not_after: time(pair.not_after().as_secs()),
+    }
+}
+
+/// The warnings that were logged.
+#[derive(Default)]
+pub(super) struct ExpiryLog {
+    /// The most urgent one, by what tells a certificate from others.
+    told: BTreeMap<(String, String), ExpiryWarning>,
+    /// Files of pairs of APIServices whose ends the metrics were told of.
+    files: BTreeSet<String>,
+}
+
+impl ExpiryLog {
+    /// Logs each certificate that ends within 30, 7 or 1 days, or has ended, once for each of these; counts them.
+    pub(super) fn check(&mut self, sources: &Sources<'_>, now: SystemTime) {
+        let until = (now + EARLIEST_EXPIRY_WARNING).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let report = StatusReport {
+            certificates: sources.certificates(),
+            peer_certificates: sources.peer_certificates(until),
+            ..StatusReport::default()
+        };
+        self.tell_metrics(sources);
+        // Many servers may present one certificate, and many files hold one: one line for it.
+        let ours = report.certificates.iter().filter_map(|one| {
+            let key = (one.subject.clone(), one.not_after.clone());
+            Some((key, one.warning(now)?, one.describe_end(now)))
+        });
+        let theirs = report.peer_certificates.iter().filter_map(|one| {
+            let key = (one.subject.clone(), one.not_after.clone());
+            Some((key, one.warning(now)?, one.describe_end(now)))
+        });
+        let mut told = BTreeMap::new();
+        let (mut lines, mut left_out) = (0, 0);
+        let mut counts = [0; ExpiryWarning::ALL.len()];
+        for (key, warning, line) in ours.chain(theirs) {
+            for (count, _) in counts.iter_mut().zip(ExpiryWarning::ALL).filter(|(_, within)| warning <= *within) {
+                *count += 1;
+            }
+            let news = told.insert(key.clone(), warning).is_none() && self.told.get(&key) != Some(&warning);
+            match news {
+                true if lines < MOST_LINES => {
+                    lines += 1;
+                    tracing::warn!("{line}; replace it");
+                }
+                true => left_out += 1,
+                false => {}
+            }
+        }
+        if left_out > 0 {
+            tracing::warn!(more = left_out, "further certificates end soon; see 'narthex status'");
+        }
+        self.told = told;
+        for (within, count) in ExpiryWarning::ALL.into_iter().zip(counts) {
+            sources.metrics.certificates_expire_within(within.as_str(), count);
+        }
+    }
+
+    fn tell_metrics(&mut self, sources: &Sources<'_>) {
+        let mut gone = std::mem::take(&mut self.files);
+        for pair in sources.pairs_of_apiservices() {
+            gone.remove(pair.place());
+            let seconds = i64::try_from(pair.not_after().as_secs()).unwrap_or(i64::MAX);
+            sources.metrics.certificate_expires(pair.place(), seconds);
+            self.files.insert(pair.place().to_owned());
+        }
+        gone.iter().for_each(|file| sources.metrics.certificate_is_gone(file));
+    }
+}

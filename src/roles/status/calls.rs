@@ -1,0 +1,17 @@
+//! The table of remote calls: API servers, webhooks, token issuers, egress proxies.
+
+use std::time::SystemTime;
+
+use crate::admin::{RemoteCallReport, StatusReport};
+
+/// Its columns.
+pub(super) const COLUMNS: [&str; 7] =
+    ["REMOTE CALL", "SERVER", "STATE", "LAST SUCCESS", "LATENCY", "CACHE HITS", "ERROR"];
+
+/// Its rows, failing ones first.
+pub(super) fn rows(report: &StatusReport, now: SystemTime) -> Vec<Vec<String>> {
+    let row = |of: &RemoteCallReport| {
+        vec![of.title(), of.server.clone(), of.state(now), of.succeeded(now), of.latency(), of.hits(), of.error.clone()]
+    };
+    report.remote_calls_in_order().map(row).collect()
+}

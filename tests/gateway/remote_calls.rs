@@ -1,0 +1,142 @@
+//! Health of the calls to API servers and webhooks, as the operator sees it.
+
+use serde_json::Value;
+
+use crate::backend::{Backend, Settings, json as answer};
+use crate::client::{Client, admin, get, sample};
+use crate::reviewer::{Reviewer, failure, kindly};
+use crate::scene::{Scene, THINGS};
+use crate::world::{World, eventually, narthex};
+
+struct Stage {
+    scene: Scene,
+    reviewer: Reviewer,
+    _backend: Backend,
+}
+
+impl Stage {
+    /// A gateway that asks the API server of `NAME.kubeconfig` for reviews.
+    async fn set(kubeconfig: &str, prepare: impl FnOnce(&World), more: &[&str]) -> Stage {
+        let world = World::new();
+        let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
+        let reviewer = Reviewer::start(&world).await;
+        prepare(&world);
+        let kubeconfig = world.path(kubeconfig).display().to_string();
+        let named = [
+            format!("--authentication-kubeconfig={kubeconfig}"),
+            format!("--authorization-kubeconfig={kubeconfig}"),
+            "--authorization-mode=Webhook".to_owned(),
+            "--authorization-webhook-cache-unauthorized-ttl=0s".to_owned(),
+        ];
+        let flags: Vec<&str> = named.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let scene = Scene::with(world, &[&backend], &[], &flags);
+        Stage { scene, reviewer, _backend: backend }
+    }
+
+    /// One request that needs a TokenReview, and one that needs a SubjectAccessReview.
+    async fn request_both(&self) -> [u16; 2] {
+        let anybody = Client::http1(&self.scene.world, &self.scene.gateway, None).await;
+        let token = anybody.ask(get("/apis", &[("authorization", "Bearer good")])).await.status;
+        [token.as_u16(), self.scene.http1().await.get(THINGS).await.status.as_u16()]
+    }
+
+    async fn call(&self, kind: &str) -> Value {
+        let report = admin(&self.scene.gateway, get("/status.json", &[])).await.json();
+        let calls = report["remoteCalls"].as_array().unwrap();
+        calls.iter().find(|call| call["call"] == kind).unwrap_or_else(|| panic!("{report}")).clone()
+    }
+
+    async fn readyz(&self) -> (u16, String) {
+        let read = admin(&self.scene.gateway, get("/readyz?verbose", &[])).await;
+        (read.status.as_u16(), read.text())
+    }
+
+    fn status(&self) -> String {
+        let address = format!("--admin-address={}", self.scene.gateway.admin);
+        let output = narthex(&["status".to_owned(), address]);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The operator is told everywhere that both reviews fail, and why.
+    async fn assert_failing(&self, error: &str, server: &str) {
+        for kind in ["TokenReview", "SubjectAccessReview"] {
+            let call = self.call(kind).await;
+            assert!(call["error"].as_str().unwrap().contains(error), "{error} in {call}");
+            assert!(call["failingSince"].as_str().unwrap().ends_with('Z') && call["server"] == server, "{call}");
+            let series = format!("narthex_remote_call_failing{{call=\"{kind}\",name=\"\",server=\"{server}\"}}");
+            assert_eq!(sample(&self.scene.gateway, &series).await, Some(1.0), "{series}");
+            let status = self.status();
+            let mut rows = status.lines().filter(|line| line.starts_with(kind) && line.contains(server));
+            let row = rows.next().unwrap_or_else(|| panic!("{status}"));
+            assert!(row.contains("failing for") && row.contains(error), "{row}");
+            self.scene.gateway.said(&["calls fail", kind, error]).await;
+        }
+        let (code, text) = self.readyz().await;
+        assert_eq!(code, 200, "{text}");
+        assert!(text.contains("[+]reviews ok: TokenReview failing since 20"), "{text}");
+        assert!(text.contains("; SubjectAccessReview failing since 20") && !text.contains(server), "{text}");
+        let page = admin(&self.scene.gateway, get("/", &[])).await.text();
+        assert!(page.contains("SubjectAccessReview") && page.contains("failing for"), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn remote_calls_refused_by_the_api_server_are_shown_until_one_succeeds() {
+    let stage = Stage::set("reviewer.kubeconfig", |_| {}, &[]).await;
+    let server = stage.reviewer.address().to_string();
+    assert_eq!(stage.call("TokenReview").await["lastSuccess"], "");
+    assert!(stage.readyz().await.1.contains("[+]reviews ok\n"));
+    stage.reviewer.behave(|_| failure(403, "Forbidden"));
+    assert_eq!(stage.request_both().await, [401, 500]);
+    stage.assert_failing("the API server answered 403", &server).await;
+    stage.reviewer.behave(kindly);
+    assert_eq!(stage.request_both().await, [200, 200]);
+    for kind in ["TokenReview", "SubjectAccessReview"] {
+        let call = stage.call(kind).await;
+        assert_eq!((&call["failingSince"], &call["error"]), (&"".into(), &"".into()), "{call}");
+        assert!(call["lastSuccess"] != "" && call["latencyMicros"].as_u64().is_some(), "{call}");
+        stage.scene.gateway.said(&["calls succeed again", kind]).await;
+    }
+    let (code, text) = stage.readyz().await;
+    assert!(code == 200 && text.contains("[+]reviews ok\n"), "{text}");
+    stage.request_both().await;
+    for kind in ["TokenReview", "SubjectAccessReview"] {
+        assert!(stage.call(kind).await["cacheHits"].as_u64().unwrap() > 0, "{kind}");
+    }
+    let said = stage.scene.gateway.log().iter().filter(|line| line.contains("calls fail;")).count();
+    assert_eq!(said, 2, "one line for each change of state");
+}
+
+#[tokio::test]
+async fn remote_calls_unauthorized_or_to_an_untrusted_server_are_shown() {
+    let stage = Stage::set("reviewer.kubeconfig", |_| {}, &[]).await;
+    stage.reviewer.behave(move |_| failure(401, "Unauthorized"));
+    assert_eq!(stage.request_both().await, [401, 500]);
+    stage.assert_failing("the API server answered 401", &stage.reviewer.address().to_string()).await;
+
+    let untrusted = |world: &World| {
+        let text = world.read("reviewer.kubeconfig").replace("backend-ca.crt", "serving-ca.crt");
+        std::fs::write(world.path("untrusted.kubeconfig"), text).unwrap();
+    };
+    let stage = Stage::set("untrusted.kubeconfig", untrusted, &[]).await;
+    assert_eq!(stage.request_both().await, [401, 500]);
+    stage.assert_failing("the API server cannot be reached", &stage.reviewer.address().to_string()).await;
+}
+
+/// Without a request, too: a gateway that is not ready gets none.
+#[tokio::test]
+async fn readiness_requires_reviews_fails_until_a_probe_succeeds() {
+    let stage = Stage::set("reviewer.kubeconfig", |_| {}, &["--readiness-requires-reviews"]).await;
+    stage.reviewer.behave(|_| failure(403, "Forbidden"));
+    let cause = async || admin(&stage.scene.gateway, get("/readyz/reviews", &[])).await.text();
+    // A probe may have come before the refusals.
+    stage.request_both().await;
+    eventually("readiness to fail", async || {
+        let text = cause().await;
+        (stage.readyz().await.0 == 500 && text.contains("SubjectAccessReview failing since")).then_some(())
+    })
+    .await;
+    stage.reviewer.behave(kindly);
+    eventually("a probe to succeed", async || (stage.readyz().await.0 == 200).then_some(())).await;
+    assert!(stage.call("SubjectAccessReview").await["successes"].as_u64().unwrap() > 0);
+}
