@@ -246,7 +246,7 @@ impl Following {
         if problems.0.is_empty() {
             self.told = None;
         } else if self.told.as_ref() != Some(&problems) {
-            tracing::error!(%problems, "{NAME} holds mistakes; what it said before them is believed");
+            problems.log(&format!("{NAME} holds mistakes; what it said before them is believed"));
             self.told = Some(problems);
         }
     }

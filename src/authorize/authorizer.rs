@@ -212,11 +212,8 @@ impl Mode {
 impl Denied {
     fn new(user: &User, request: &RequestInfo<'_>, no: No) -> Denied {
         let refusal = match &no {
-            No::Forbidden(reason) => {
-                let status = Status::forbidden_to(&user.name, request, reason);
-                let why = format_args!("not allowed to {:?}: {reason}", user.name);
-                Refusal::new(Blame::Client, status).because(why)
-            }
+            // The log has the message, which says who may not do what.
+            No::Forbidden(reason) => Refusal::new(Blame::Client, Status::forbidden_to(&user.name, request, reason)),
             No::Unknown(why) => Refusal::new(Blame::Gateway, could_not_be_asked(request)).because(why),
         };
         let judged = Judged {

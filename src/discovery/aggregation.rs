@@ -280,11 +280,9 @@ impl Content {
 fn say_what_changed(before: Option<&Source>, now: &Source) {
     let was = before.filter(|was| was.asked);
     if now.asked && !now.current && was.is_none_or(|was| was.current) {
-        tracing::warn!(
-            apiservice = now.apiservice,
-            problem = now.problem,
-            "discovery of the backend failed; its last good answer is served and marked Stale"
-        );
+        let kept = if now.resources > 0 { "; its last good answer is served and marked Stale" } else { "" };
+        let (apiservice, problem) = (&now.apiservice, &now.problem);
+        tracing::warn!(apiservice, problem, "discovery of the backend failed{kept}");
     } else if now.current && was.is_some_and(|was| !was.current) {
         tracing::info!(apiservice = now.apiservice, "discovery of the backend works again");
     }
@@ -357,7 +355,7 @@ async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 
             200 => Ok((Verdict::Offered(path, each(fetch, delegate, parse::names(&fetched.body)?).await), None)),
             // A server need not have a core group.
             404 if path == "/api" => Ok((Verdict::Offered(path, Vec::new()), None)),
-            status => Err(FetchError(format!("GET {path} is answered with {status}"))),
+            status => Err(FetchError(format!("GET {path} is answered with {status}{}", explain_delegate(status)))),
         }
     };
     let heard = |path, verdict, etag| {
@@ -370,6 +368,19 @@ async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 
             let nothing = Heard { path: "/apis", verdicts: Vec::new(), etag: None, unchanged: true };
             [heard("/api", Verdict::Failed(error), None), nothing]
         }
+    }
+}
+
+/// What it means that the delegate does not answer our own requests, where that is known.
+fn explain_delegate(status: u16) -> &'static str {
+    match status {
+        401 => {
+            ": the delegate does not believe our front-proxy certificate; see its --requestheader-client-ca-file and \
+             --requestheader-allowed-names"
+        }
+        403 => ": the delegate does not let system:kube-aggregator in",
+        300..=399 => ": redirects are not followed",
+        _ => "",
     }
 }
 

@@ -69,7 +69,7 @@ impl WaysFile {
                     }
                 }
                 Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(%problems, "the egress selections changed and are not usable; the last good ones stay");
+                    problems.log("the egress selections changed and are not usable; the last good ones stay");
                     on_failure(&problems);
                     told = Some(problems);
                 }

@@ -6,6 +6,7 @@ mod choice;
 mod events;
 mod exchange;
 mod failure;
+mod fetch;
 mod history;
 mod identity;
 mod relay;
@@ -18,6 +19,7 @@ mod upgrade;
 mod upload;
 
 pub use backend::{Backend, upstream, wire};
+pub use fetch::fetch;
 pub use history::History;
 pub use identity::{Joined, Stamp, Unspeakable, Wording};
 pub use relay::Places;

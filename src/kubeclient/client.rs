@@ -158,7 +158,7 @@ impl Client {
                     }
                 }
                 Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(%problems, "the kubeconfig changed and is not usable; the last good one stays");
+                    problems.log("the kubeconfig changed and is not usable; the last good one stays");
                     told = Some(problems);
                 }
                 Err(_) => {}

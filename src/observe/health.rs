@@ -10,6 +10,9 @@ use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use percent_encoding::percent_decode_str;
 
+/// Lines of another server's checks that are listed at most.
+const MAX_OTHERS: usize = 1000;
+
 /// One thing that can be well or not.
 #[derive(Clone)]
 pub struct Check {
@@ -60,13 +63,25 @@ impl Health {
     /// The answer to a GET or HEAD of `path` with `query` (without its question mark), if the path is
     /// this one's or one of its checks'.
     pub fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
+        self.answer_with(path, query, "")
+    }
+
+    /// The same, with the lines of another server's checks that `others` has behind ours where all are listed. Whether
+    /// all is well, only ours say.
+    pub fn answer_with(&self, path: &str, query: Option<&str>, others: &str) -> Option<Response<Bytes>> {
         let rest = path.strip_prefix('/')?.strip_prefix(self.name)?;
         match rest.strip_prefix('/') {
-            None if rest.is_empty() => Some(self.all(query.unwrap_or(""))),
-            Some("") => Some(self.all(query.unwrap_or(""))),
+            None if rest.is_empty() => Some(self.all(query.unwrap_or(""), others)),
+            Some("") => Some(self.all(query.unwrap_or(""), others)),
             Some(name) => Some(self.one(self.checks.iter().find(|check| check.name == name)?)),
             None => None,
         }
+    }
+
+    /// Whether a GET of `path` with `query` lists all checks.
+    pub fn lists_all(&self, path: &str, query: Option<&str>) -> bool {
+        let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(self.name));
+        matches!(rest, Some("" | "/")) && parameters(query.unwrap_or(""), "verbose").next().is_some()
     }
 
     /// What is not well now, as `name: why`; for the status page.
@@ -85,7 +100,7 @@ impl Health {
         }
     }
 
-    fn all(&self, query: &str) -> Response<Bytes> {
+    fn all(&self, query: &str, others: &str) -> Response<Bytes> {
         let excluded: BTreeSet<String> = parameters(query, "exclude").collect();
         let mut unknown: BTreeSet<&str> = excluded.iter().map(String::as_str).collect();
         let mut lines = String::new();
@@ -104,6 +119,17 @@ impl Health {
                     lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
                     failed.push(format!("{name}: {error}"));
                 }
+            }
+        }
+        let checks = others.lines().filter(|line| line.starts_with("[+]") || line.starts_with("[-]"));
+        for line in checks.take(MAX_OTHERS) {
+            if let Some(name) = line[3..].split(' ').next() {
+                unknown.remove(name);
+            }
+            // What both have is told once, unless they do not agree.
+            if !lines.lines().any(|ours| ours == line) {
+                lines.push_str(line);
+                lines.push('\n');
             }
         }
         if !unknown.is_empty() {
@@ -220,6 +246,31 @@ mod tests {
             "[+]ping ok\n[+]bad ok\nwarn: some health checks cannot be excluded: no matches for \"x\\\"\",\"y\"\n\
              readyz check passed\n",
         );
+    }
+
+    #[test]
+    fn other_checks_are_listed_and_do_not_decide() {
+        let theirs = "[+]ping ok\n[-]etcd failed: reason withheld\n[+]bad excluded: ok\nwarn: x\nreadyz check failed\n";
+        let answer = |health: Health, query| {
+            let answer = health.answer_with("/readyz", Some(query), theirs).unwrap();
+            (answer.status().as_u16(), String::from_utf8(answer.body().to_vec()).unwrap())
+        };
+        let fine = "[+]ping ok\n[+]bad ok\n[-]etcd failed: reason withheld\n[+]bad excluded: ok\nreadyz check passed\n";
+        assert_eq!(answer(health(true), "verbose&exclude=etcd"), (200, fine.to_owned()));
+        assert_eq!(answer(health(true), ""), (200, "ok".to_owned()));
+        let failed = "[+]ping ok\n[-]bad failed: reason withheld\n[-]etcd failed: reason withheld\n\
+                      [+]bad excluded: ok\nreadyz check failed\n";
+        assert_eq!(answer(health(false), "verbose"), (500, failed.to_owned()));
+    }
+
+    #[test]
+    fn all_checks_are_listed_where_verbose_says_so() {
+        let lists = |path: &str, query: Option<&str>| health(true).lists_all(path, query);
+        assert!(lists("/readyz", Some("verbose")) && lists("/readyz/", Some("a=b&verbose=1")));
+        assert!(
+            !lists("/readyz", None) && !lists("/readyz", Some("verbos")) && !lists("/readyz/ping", Some("verbose"))
+        );
+        assert!(!lists("/livez", Some("verbose")));
     }
 
     #[test]

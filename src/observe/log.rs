@@ -1,12 +1,16 @@
 //! Log lines on standard error: text or JSON, at a level that can be changed while we run.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tracing::Subscriber;
+use tracing::field::Field;
 use tracing::level_filters::STATIC_MAX_LEVEL;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
@@ -79,7 +83,7 @@ where
     let (filter, handle) = reload::Layer::new(filter);
     let format = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(OneLine(writer));
     let format: Box<dyn Layer<_> + Send + Sync> = match settings.format {
-        Format::Text => Box::new(format),
+        Format::Text => Box::new(format.fmt_fields(debug_fn(write_field).delimited(" "))),
         Format::Json => Box::new(format.json().flatten_event(true)),
     };
     let level = LogLevel(Arc::new(Inner {
@@ -155,6 +159,31 @@ fn as_built(directive: &str) -> String {
         return directive.to_owned();
     }
     format!("{}{STATIC_MAX_LEVEL}", &directive[..directive.len() - level.len()])
+}
+
+/// A field of a text line: the message as it is, any other as `name=value`. A value with spaces or quotation marks is
+/// quoted, so that a line can be taken apart.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    if field.name() == "message" {
+        return write!(writer, "{value:?}");
+    }
+    let (name, text) = (field.name(), format!("{value:?}"));
+    let plain = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '"');
+    if plain || is_quoted(&text) { write!(writer, "{name}={text}") } else { write!(writer, "{name}={text:?}") }
+}
+
+/// Whether `text` is one quoted value, as texts come from their `Debug`.
+fn is_quoted(text: &str) -> bool {
+    let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
+    let mut escaped = false;
+    for character in inner.chars() {
+        match character {
+            '\\' => escaped = !escaped,
+            '"' if !escaped => return false,
+            _ => escaped = false,
+        }
+    }
+    !escaped
 }
 
 /// Makes standard error's writers.
@@ -270,6 +299,25 @@ mod tests {
             assert_eq!(text.matches('\n').count(), 1, "{text}");
             assert!(!text.trim_end_matches('\n').contains(steers), "{text}");
         }
+    }
+
+    #[test]
+    fn text_values_with_spaces_are_quoted() {
+        let text = log(&Settings::default(), |_| {
+            tracing::info!(
+                problem = %"service/a in \"b\" is not present",
+                host = %"127.0.0.1:443",
+                name = "jane doe",
+                both = %"\"a\" or \"b\"",
+                quoted = %"\"a b\"",
+                nothing = %"",
+                count = 3,
+                "it = was so",
+            );
+        });
+        let expected = "it = was so problem=\"service/a in \\\"b\\\" is not present\" host=127.0.0.1:443 name=\"jane doe\" \
+                        both=\"\\\"a\\\" or \\\"b\\\"\" quoted=\"a b\" nothing=\"\" count=3\n";
+        assert!(text.ends_with(expected), "{text}");
     }
 
     #[test]

@@ -113,8 +113,10 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                     let before = problems.insert(claim.name.clone(), problem.0.clone());
                     changed |= before.as_ref() != Some(&problem.0);
                     if before.is_none() {
-                        let apiservice = &claim.name;
-                        tracing::warn!(apiservice, %problem, "OpenAPI of the backend failed; what it said last stays");
+                        let (apiservice, known) = (&claim.name, hashes.get(&claim.name));
+                        let kept =
+                            if known.is_some_and(|known| !known.is_empty()) { "; what it said last stays" } else { "" };
+                        tracing::warn!(apiservice, %problem, "OpenAPI of the backend failed{kept}");
                     }
                 }
             }

@@ -83,7 +83,7 @@ impl Readings {
             }
             Err(problems) => {
                 if self.told.as_ref() != Some(&problems) {
-                    tracing::error!(%problems, "{}", self.unusable);
+                    problems.log(self.unusable);
                     (self.on_failure)(&problems);
                     self.told = Some(problems);
                 }

@@ -47,6 +47,13 @@ impl Problems {
         result.map_err(|problem| self.0.push(problem)).ok()
     }
 
+    /// Writes an error line to the log for each, with what follows from it.
+    pub fn log(&self, consequence: &str) {
+        for problem in &self.0 {
+            tracing::error!(%problem, "{consequence}");
+        }
+    }
+
     /// `value` if nothing went wrong, else all that did.
     pub fn or<T>(self, value: T) -> Result<T, Problems> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }

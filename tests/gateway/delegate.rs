@@ -72,7 +72,7 @@ async fn start(world: &World) -> Backend {
     backend
 }
 
-fn write(world: &World, server: &str) {
+pub(crate) fn write(world: &World, server: &str) {
     let document = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "x",
         "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": "backend-ca.crt"}}],
@@ -82,7 +82,7 @@ fn write(world: &World, server: &str) {
     std::fs::write(world.path("cluster.kubeconfig"), document.to_string()).unwrap();
 }
 
-fn flag(world: &World) -> String {
+pub(crate) fn flag(world: &World) -> String {
     format!("--delegate-kubeconfig={}", world.path("cluster.kubeconfig").display())
 }
 

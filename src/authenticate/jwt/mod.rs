@@ -412,10 +412,7 @@ impl Following {
                     }
                 }
                 Err(problems) if told.as_ref() != Some(&problems) => {
-                    tracing::error!(
-                        %problems,
-                        "the authentication configuration changed and is not usable; the last good one stays"
-                    );
+                    problems.log("the authentication configuration changed and is not usable; the last good one stays");
                     on_failure(&problems);
                     told = Some(problems);
                 }

@@ -139,10 +139,8 @@ impl Following {
                 Err(problems) => {
                     self.builder.metrics.authorization().reload_failed();
                     if told.as_ref() != Some(&problems) {
-                        tracing::error!(
-                            %problems,
-                            "the authorization configuration changed and is not usable; the last good one stays"
-                        );
+                        problems
+                            .log("the authorization configuration changed and is not usable; the last good one stays");
                         on_failure(&problems);
                         told = Some(problems);
                     }

@@ -21,6 +21,8 @@ pub struct Behind {
     pub delegate: Option<(Source, registry::Settings)>,
     /// Whether it owns all of that, or only the APIServices themselves: it is where the registry comes from.
     pub delegates_all: bool,
+    /// Whether `/metrics` of the secure port is the delegate's (`--serving-metrics`).
+    pub delegates_metrics: bool,
     /// The kube-apiserver whose registry is followed, if one is given.
     pub cluster: Option<Cluster>,
     /// How requests for a Service find their way.
@@ -92,6 +94,7 @@ pub(in crate::config) fn behind(reading: &mut Reading<'_>, forwarding: &Forwardi
         upstreams: Vec::new(),
         delegate: delegate.map(|source| (source, settings.clone())),
         delegates_all,
+        delegates_metrics: delegates_metrics(reading, delegates_all),
         cluster: cluster.map(|source| Cluster { source, settings: settings.clone(), election }),
         registry: Some(settings).filter(|settings| settings.dir != PathBuf::new()),
         rules: registry::Rules {
@@ -104,6 +107,16 @@ pub(in crate::config) fn behind(reading: &mut Reading<'_>, forwarding: &Forwardi
         egress: reading.path("egress-selector-config-file"),
         environment: environment(reading),
     }
+}
+
+/// `--serving-metrics`.
+fn delegates_metrics(reading: &mut Reading<'_>, delegates_all: bool) -> bool {
+    const FLAG: &str = "serving-metrics";
+    let whose = if reading.given(FLAG) { reading.choice(FLAG) } else { reading.text(FLAG) };
+    if whose == "delegate" && !delegates_all {
+        reading.problem(FLAG, "delegate needs --delegate-kubeconfig");
+    }
+    delegates_all && whose != "gateway"
 }
 
 pub(in crate::config) fn resolver(reading: &mut Reading<'_>) -> ResolverChoice {

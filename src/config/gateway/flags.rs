@@ -392,6 +392,12 @@ pub static BEHIND: Group = Group {
             "kubeconfig of the API server that owns every path no APIService claims (its URL and authority), or in-cluster for the one whose pod this is. Requests go there as everywhere, with our front-proxy certificate; the user in this file is not looked at. Followed",
         ),
         Flag::new(
+            "serving-metrics",
+            Kind::Choice(&["gateway", "delegate"]),
+            "",
+            "Whose metrics /metrics on the secure port is: ours, or those of the server of --delegate-kubeconfig, for callers who may read them there (default delegate with that flag, gateway without). Ours are at --admin-address in either case",
+        ),
+        Flag::new(
             "proxy-client-cert-file",
             Kind::File,
             "",

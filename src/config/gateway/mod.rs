@@ -260,6 +260,8 @@ mod tests {
                 &["--error-format=xml"],
                 "--error-format: \"xml\" is not supported; use status or text or kube-rbac-proxy",
             ),
+            (&["--serving-metrics=delegate"], "--serving-metrics: delegate needs --delegate-kubeconfig"),
+            (&["--serving-metrics=both"], "--serving-metrics: \"both\" is not supported; use gateway or delegate"),
             (&["--tls-cert-file=a.crt"], "--tls-cert-file: a.crt needs its key; give --tls-private-key-file too"),
             (
                 &["--tls-private-key-file=a.key"],

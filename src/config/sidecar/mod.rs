@@ -219,6 +219,7 @@ fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behind {
         registry: None,
         delegate: None,
         delegates_all: false,
+        delegates_metrics: false,
         cluster: None,
         rules: registry::Rules::default(),
         proxy_client: None,

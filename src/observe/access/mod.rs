@@ -64,6 +64,11 @@ impl Worker {
         self.cutting.set(true);
     }
 
+    /// Whether a refused request gets a line of the access log.
+    pub fn writes_refusals(&self) -> bool {
+        self.settings.mode != Mode::Off
+    }
+
     /// What this worker counts.
     pub fn metrics(&self) -> &WorkerMetrics {
         &self.metrics

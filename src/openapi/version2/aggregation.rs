@@ -351,7 +351,8 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
                 }
             };
             if problem != content.problem && !problem.is_empty() {
-                tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed; what it said last stays");
+                let kept = if content.part.is_some() { "; what it said last stays" } else { "" };
+                tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed{kept}");
             }
             if part != content.part || (heard && !content.kept) {
                 content.kept = true;

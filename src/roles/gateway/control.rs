@@ -17,11 +17,12 @@ use super::expiry::{ExpiryLog, Sources};
 use super::mistakes::Mistakes;
 use super::reached::{self, Reached};
 use super::settings;
+use super::status::delegate;
 use crate::authenticate::{TokenFile, Tokens, jwt};
 use crate::authorize::rbac_proxy::{self, RulesFile};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
-use crate::availability::{self, Board};
+use crate::availability::{self, Board, ConditionStatus};
 use crate::discovery::{Change, Discovery, Documents, Kept, Known, MAX_BODY, Own};
 use crate::egress::{Pool, Ways, WaysFile};
 use crate::forward::Stamp;
@@ -106,6 +107,7 @@ impl Control {
         };
         let fetcher = |most| Fetcher { asker: asker.clone(), most };
         let (discovery, documents) = Discovery::start(fetcher(MAX_BODY), own, &self.kept);
+        let delegate_documents = self.delegates_all.then(|| documents.clone());
         let (openapi, index) = OpenApi::start(fetcher(MAX_BODY), own, &self.kept);
         let (openapi2, version2) = Aggregation2::start(fetcher(MAX_DOCUMENT), &self.kept);
         if ready.send((documents, index, version2)).is_err() {
@@ -164,6 +166,7 @@ impl Control {
             table: asker.table.clone(),
             delegates_all: self.delegates_all,
             board: self.board,
+            delegate: delegate_documents.map(DelegateSeen::new),
             metrics: self.metrics,
             asker,
             in_use: self.in_use,
@@ -182,6 +185,8 @@ struct Knowing {
     registry: Published<Registry>,
     table: Published<Table>,
     delegates_all: bool,
+    /// With `--delegate-kubeconfig`.
+    delegate: Option<DelegateSeen>,
     board: Board,
     metrics: Arc<Metrics>,
     asker: Rc<Asker>,
@@ -296,6 +301,9 @@ impl Knowing {
                     // Of these nobody tells.
                     let delegate = table.delegate().filter(|_| self.delegates_all);
                     table.routes().chain(delegate).for_each(|route| seen.look_at_circuit(route, &self.metrics));
+                    if let Some(delegate) = &mut self.delegate {
+                        delegate.observe(&self.metrics);
+                    }
                     self.asker.pool.sweep();
                     self.tell_expiry();
                     self.check_expiry(&table, rounds);
@@ -353,6 +361,33 @@ impl Knowing {
 const EXPIRY_ROUNDS: u32 = 10;
 /// Every so many times certificates are forgotten whose servers nobody speaks to any more: once an hour.
 const FORGET_EVERY: u32 = 360;
+
+/// Whether the delegate is available, as `aggregator_unavailable_apiservice` says it.
+struct DelegateSeen {
+    documents: Published<Documents>,
+    /// As it was counted last.
+    available: Option<bool>,
+}
+
+impl DelegateSeen {
+    fn new(documents: Published<Documents>) -> DelegateSeen {
+        DelegateSeen { documents, available: None }
+    }
+
+    /// Counts a change. Until the delegate has been asked nothing is known.
+    fn observe(&mut self, metrics: &Metrics) {
+        let condition = delegate(&self.documents.load());
+        let available = match condition.status {
+            ConditionStatus::True => true,
+            ConditionStatus::False => false,
+            ConditionStatus::Unknown => return,
+        };
+        if self.available.replace(available) != Some(available) {
+            metrics.apiservice_is(DELEGATE, (!available).then_some(&*condition.reason));
+        }
+    }
+}
+
 /// After so many seconds every circuit is told again, whatever became of its series meanwhile.
 const ALL_AGAIN: u32 = 30;
 

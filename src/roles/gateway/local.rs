@@ -28,12 +28,19 @@ const REVIEW_LONGEST: usize = 256 << 10;
 /// Time for its body to arrive.
 const REVIEW_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The answer to a health check, if `path` is one.
-pub(super) fn health(shared: &Shared, method: &Method, path: &str, query: Option<&str>) -> Option<Response<Body>> {
+/// The answer to a health check, if `path` is one; `others` are lines of the delegate's checks.
+pub(super) fn health(
+    shared: &Shared,
+    method: &Method,
+    path: &str,
+    query: Option<&str>,
+    others: &str,
+) -> Option<Response<Body>> {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return None;
     }
-    shared.health.iter().find_map(|health| health.answer(path, query)).map(|response| response.map(Body::from))
+    let mut answers = shared.health.iter().filter_map(|health| health.answer_with(path, query, others));
+    answers.next().map(|response| response.map(Body::from))
 }
 
 /// Whether `path` is an OpenAPI document, which goes to the backend that owns it.
@@ -63,7 +70,8 @@ pub(super) fn delegate<'t>(
     if table.delegate().is_none() && table.complete {
         return Ok(None);
     }
-    let ours = matches!(info.path, "/" | "/metrics" | "/openapi/v3" | "/openapi/v3/")
+    let ours = matches!(info.path, "/" | "/openapi/v3" | "/openapi/v3/")
+        || (info.path == "/metrics" && !shared.delegates_metrics)
         || (matches!(info.path, "/version" | "/version/") && !shared.delegates_all)
         || openapi::Version2::is(info.path)
         || shared.documents.load().answer_for(info.path)

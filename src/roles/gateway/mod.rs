@@ -14,6 +14,7 @@ mod asker;
 mod auditing;
 mod connection;
 mod control;
+mod delegate_health;
 mod delegation;
 mod doubts;
 mod endpoints;

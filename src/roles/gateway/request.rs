@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::named::{AUDIT_ID, audit_id, known, labels};
 use super::patience::{due, in_time, timeout};
 use super::places::{admit, enter};
-use super::{guarding, local};
+use super::{delegate_health, guarding, local};
 use crate::authenticate::Authenticated;
 use crate::authorize::rbac_proxy::Way;
 use crate::authorize::{Actor, Permit, SelfReview};
@@ -43,7 +43,9 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Rece
         Ok(response) => response,
         Err((refusal, mut record)) => {
             record.refused(&refusal);
-            log(&refusal);
+            if !connection.worker.reports.writes_refusals() {
+                log(&refusal);
+            }
             // An unauthenticated client does not get to keep an HTTP/2 connection it can flood
             // (KEP-4000's mitigation of CVE-2023-44487 in kube-apiserver).
             if refusal.status().code == 401 {
@@ -111,7 +113,14 @@ async fn relay(
     };
 
     // Health is for whoever asks: a load balancer has no credentials.
-    if let Some(response) = local::health(shared, &method, path.decoded(), uri.query()) {
+    let others = if delegate_health::is_asked(shared, &method, path.decoded(), uri.query()) {
+        let (host, headers) = (host.clone(), request.headers_mut());
+        let asking = delegate_health::checks(connection, host, &info, &path, &query, headers, audit_id);
+        Box::pin(asking).await
+    } else {
+        String::new()
+    };
+    if let Some(response) = local::health(shared, &method, path.decoded(), uri.query(), &others) {
         audit(&mut record, None, request.headers(), false);
         return Ok(done(record, response));
     }
@@ -329,7 +338,7 @@ fn sent_path(path: &CanonicalPath<'_>, query: &str, uri: &Uri, openapi: bool) ->
         .map_err(|error| client(Status::bad_request("the request's path cannot be sent on")).because(error))
 }
 
-/// What an operator should see at once, whatever becomes of access records.
+/// What an operator should see at once, also where no access record of it is written.
 fn log(refusal: &Refusal) {
     if refusal.status().code == 500 {
         tracing::error!(cause = refusal.cause(), "a request could not be served: {}", refusal.status().message);

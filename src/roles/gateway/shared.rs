@@ -44,6 +44,8 @@ pub(super) struct Shared {
     pub(super) registrations_elsewhere: bool,
     /// Whether all else that no APIService claims is the delegate's, too.
     pub(super) delegates_all: bool,
+    /// Whether `/metrics` is the delegate's, too.
+    pub(super) delegates_metrics: bool,
     /// Whether all paths are those of upstreams: nothing is answered here but how we are.
     pub(super) sidecar: bool,
     /// Whether these can be reached.

@@ -292,6 +292,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         reviewer,
         registrations_elsewhere,
         delegates_all: config.behind.delegates_all,
+        delegates_metrics: config.behind.delegates_metrics,
         sidecar,
         reached,
         metrics,

@@ -14,7 +14,7 @@ use crate::admin::{
     RemoteCallReport, StatusReport, timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
-use crate::discovery::Source;
+use crate::discovery::{Documents, Source};
 use crate::egress::{Proxy, ProxyFault, ProxyState, STANDARD_CALLS, Way, Ways};
 use crate::listen::Connections;
 use crate::observe::access::AccessLog;
@@ -185,8 +185,7 @@ impl From<SinkReport> for AuditSink {
 }
 
 /// The delegate is not probed: it is asked every few seconds what it serves, which says as much.
-fn delegate(shared: &Shared) -> Arc<Condition> {
-    let documents = shared.documents.load();
+pub(super) fn delegate(documents: &Documents) -> Arc<Condition> {
     let unknown = || Condition::unknown(SystemTime::now());
     let heard = documents.source(DELEGATE).filter(|source| source.asked);
     let since = heard.and_then(|source| source.since).unwrap_or_else(SystemTime::now);
@@ -222,7 +221,7 @@ fn discovery(source: &Source) -> DiscoveryReport {
 fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiServiceReport {
     let service = &route.api_service;
     let condition = match service.name.as_str() {
-        DELEGATE => delegate(shared),
+        DELEGATE => delegate(&shared.documents.load()),
         path if path.starts_with('/') => {
             let reached = shared.reached.load().get(path).cloned();
             Arc::new(reached.unwrap_or_else(|| Condition::unknown(SystemTime::now())))

@@ -12,6 +12,7 @@ pub(super) const STORIES: &[(&str, Story)] = &[
     ("who am I and what may I", who_and_what),
     ("explain, api-resources, version", descriptions),
     ("get --raw", raw),
+    ("health and metrics", health_and_metrics),
     ("errors", errors),
     ("get -w and wait", watching),
     ("kubectl proxy", proxied),
@@ -228,6 +229,21 @@ fn raw(session: &mut Session<'_>) {
     ] {
         session.kubectl(&format!("get --raw {path}"));
     }
+}
+
+/// Before a kube-apiserver its checks are listed beside ours, and its metrics served: Kubernetes' own tests read both.
+fn health_and_metrics(session: &mut Session<'_>) {
+    for name in ["healthz", "livez", "readyz"] {
+        let step = session.aside(&format!("get --raw /{name}?verbose=1"));
+        for check in ["ping", "log", "etcd", "poststarthook/start-kube-aggregator-informers"] {
+            let line = format!("[+]{check} ok");
+            assert_eq!(step.ok().lines().filter(|found| *found == line).count(), 1, "{line}: {}", step.output);
+        }
+        session.kubectl(&format!("get --raw /{name}/etcd")).ok();
+        session.kubectl(&format!("get --raw /{name}/ping")).ok();
+    }
+    let metrics = session.aside("get --raw /metrics");
+    assert!(metrics.ok().contains("\netcd_request_duration_seconds"), "{}", metrics.output);
 }
 
 fn errors(session: &mut Session<'_>) {

@@ -1,6 +1,7 @@
 //! The backend dies and comes back; narthex itself is asked to end.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use hyper::StatusCode;
@@ -8,8 +9,8 @@ use rustix::process::Signal;
 
 use super::{Trial, TrialWith};
 use crate::world::{
-    Door, Extension, Gateway, Identity, Kubectl, NOT_LET_IN, Stream, Target, World, eventually, free_port, kubeconfig,
-    kubectl_run, runtime,
+    Door, Extension, Gateway, Identity, Kubectl, NOT_LET_IN, Step, Stream, Target, World, eventually, free_port,
+    kubeconfig, kubectl_run, register, runtime,
 };
 
 pub(super) const THROUGH: &[(&str, Trial)] = &[
@@ -19,6 +20,7 @@ pub(super) const THROUGH: &[(&str, Trial)] = &[
 ];
 
 pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
+    ("kubectl prints at once why a backend does not serve", kubectl_prints_reason_at_once),
     ("get -w while narthex ends", kubectl_sees_the_end),
     ("wait, when one of two servers is killed, resumes at the other", kubectl_waits_on),
 ];
@@ -65,6 +67,48 @@ fn backend_restart(world: &World) {
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     });
     gateway.wait_until_available("True");
+}
+
+/// kubectl repeats a request whose answer has the header `Retry-After` ten times, a second or more apart, before it prints
+/// why; answers for what is down have none.
+fn kubectl_prints_reason_at_once(world: &World, kubectl: &Kubectl) {
+    let name = format!("narthex-before-the-dead-{}", kubectl.version.replace('.', "-"));
+    let directory = world.scratch(&name);
+    let (cluster, authorities) = (&world.cluster, &world.cluster.authorities);
+    let nobody = format!("https://127.0.0.1:{}", free_port());
+    let dead = kubeconfig::write(&directory, "dead", &nobody, &authorities.backend.file, None);
+    let flags = [("--delegate-kubeconfig", dead.to_str().unwrap())];
+    let gateway = Gateway::begin(cluster, ("dead", free_port()), &directory, &name, &flags);
+    let registry = directory.join(format!("{name}-registry"));
+    let live = world.extension.door.port;
+    register(&registry, ("tls.example.com", "v1"), ("tls", live), &authorities.client.file);
+    gateway.wait_until_available("False");
+
+    let door = &gateway.door;
+    let config = kubeconfig::write(&directory, "admin", &door.url(), &door.authority, Some(cluster.admin()));
+    let run = |words: &str| {
+        let mut command = kubectl.command(&config, &directory);
+        command.args(words.split_whitespace());
+        let began = Instant::now();
+        let step = Step::run(words, command, "{\"kind\": \"Any\", \"apiVersion\": \"v1\"}");
+        (step, began.elapsed())
+    };
+    eventually("a handshake that fails", || {
+        let (step, _) = run("get --raw /apis/tls.example.com/v1/things");
+        if step.errors.contains("UnknownIssuer") { Ok(()) } else { Err(step.errors) }
+    });
+    for (path, reason) in [
+        (FLUNDERS, "ConnectionRefused"),
+        ("/apis/tls.example.com/v1/things", "UnknownIssuer"),
+        ("/api/v1/namespaces/default/pods", "ConnectionRefused"),
+    ] {
+        for words in [format!("get --raw {path}"), format!("create --raw {path} -f -")] {
+            let (step, took) = run(&words);
+            step.refused("(ServiceUnavailable)");
+            step.refused(reason);
+            assert!(took < Duration::from_secs(8), "{words} took {took:?}");
+        }
+    }
 }
 
 /// A request is answered 503, with all that a client should know and nothing of the inside; gives the cause.

@@ -1,0 +1,68 @@
+//! What an operator reads in the log of failures: one line for each, with what is so.
+
+use crate::backend::{Backend, Settings, json};
+use crate::client::Client;
+use crate::scene::{Scene, THINGS};
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn access_log_cause_of_forbidden_names_verb_and_resource() {
+    let scene = Scene::of(World::new(), &["--authorization-mode=AlwaysDeny", "--access-log-format=json"]);
+    scene.http1().await.get(THINGS).await.refused(403, "Forbidden");
+    let line = scene.gateway.said(&["\"kind\":\"access\"", "\"refused\":\"Forbidden\""]).await;
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let cause = "things.things.example.com is forbidden: User \"jane\" cannot list resource \"things\" in API group \
+                 \"things.example.com\" in the namespace \"default\": Everything is forbidden.";
+    assert_eq!(line["cause"], cause, "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn access_log_line_is_the_only_one_of_a_failed_request() {
+    let world = World::new();
+    // Nobody answers who could decide.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    crate::delegate::write(&world, &format!("https://{nobody}"));
+    let kubeconfig = format!("--authorization-kubeconfig={}", world.path("cluster.kubeconfig").display());
+    let jane = world.user("jane", &[]);
+    for (mode, lines) in [("errors", 0), ("off", 1)] {
+        let flags = ["--authorization-mode=Webhook", &kubeconfig, &format!("--access-log={mode}")];
+        let gateway = world.gateway(&flags);
+        let client = Client::http1(&world, &gateway, Some(&jane)).await;
+        client.get(THINGS).await.refused(500, "InternalError");
+        if mode == "errors" {
+            gateway.said(&[" access ", "status=500", "refused=\"InternalError\""]).await;
+        } else {
+            gateway.said(&["a request could not be served"]).await;
+        }
+        let found = gateway.log().iter().filter(|line| line.contains("a request could not be served")).count();
+        assert_eq!(found, lines, "--access-log={mode}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_has_a_line_for_each_problem_of_a_file() {
+    let world = World::new();
+    let file = world.path("tokens.csv");
+    std::fs::write(&file, "token,user,uid\n").unwrap();
+    let flag = format!("--token-auth-file={}", file.display());
+    let scene = Scene::of(world, &[&flag]);
+    std::fs::write(&file, "first,user\nsecond\n").unwrap();
+    let first = scene.gateway.said(&["ERROR", "tokens.csv:1: "]).await;
+    let second = scene.gateway.said(&["ERROR", "tokens.csv:2: "]).await;
+    for line in [&first, &second] {
+        assert!(line.contains("the last good tokens stay"), "{line}");
+    }
+    assert!(!first.contains("tokens.csv:2") && !second.contains("tokens.csv:1"), "{first}\n{second}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_speaks_of_a_last_good_answer_only_if_there_is_one() {
+    let world = World::new();
+    let settings = Settings { all: true, ..Settings::default() };
+    let backend = Backend::start(&world, settings, async |_| json(503, "{}")).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    for words in ["discovery of the backend failed", "OpenAPI of the backend failed"] {
+        let line = scene.gateway.said(&[words, "v1.things.example.com"]).await;
+        assert!(!line.contains("last good answer") && !line.contains("said last"), "{line}");
+    }
+}
