@@ -150,6 +150,11 @@ async fn delegate_refusing_our_certificate_is_explained_and_counted() {
     assert_eq!(delegate["available"], false, "{delegate}");
     assert!(delegate["message"].as_str().unwrap().contains(why), "{delegate}");
     scene.gateway.said(&["WARN", why, "\"delegate\""]).await;
+    // kubectl prints warnings.
+    let answer = scene.http2().await.get("/api/v1/pods").await;
+    let warning = answer.headers["warning"].to_str().unwrap();
+    assert!(answer.status == 401 && warning.contains("front-proxy certificate"), "{warning}");
     refuses.store(false, Ordering::SeqCst);
     is(0.0).await;
+    assert!(!scene.http2().await.get("/api/v1/pods").await.headers.contains_key("warning"));
 }

@@ -25,7 +25,12 @@ use crate::observe::audit::Begin;
 use crate::observe::metrics::{Authentication, Limit};
 use crate::openapi::Version2;
 use crate::process::Phase;
+use crate::registry::DELEGATE;
 use crate::reviewer::Question;
+
+/// The warning with a 401 of the delegate, which sees no credentials of the caller but ours.
+const DELEGATE_UNAUTHORIZED: &str =
+    "the API server behind this gateway answered 401: it may not believe the gateway's front-proxy certificate";
 
 /// Answers one request, whatever comes of it.
 ///
@@ -292,6 +297,9 @@ async fn relay(
         send(&permit, &backend, outbound, shared.forwarding.reject_redirects, &worker.streams, record).await?;
     if openapi {
         local::seal_openapi(&mut response, uri.query());
+    }
+    if response.status() == StatusCode::UNAUTHORIZED && route.api_service.name == DELEGATE {
+        response = warned(response, Some(DELEGATE_UNAUTHORIZED));
     }
     Ok(warned(response, warning))
 }
