@@ -9,6 +9,7 @@ use http::StatusCode;
 use super::budget::Budget;
 use super::exchange::Failure;
 use super::history::{History, Watches};
+use super::rewrite::ResponseHeaders;
 use crate::availability::{Availability, Fate, Standing};
 use crate::egress::{Address, BackendTls, Endpoint, Pool, Upstream, Wire};
 use crate::observe::metrics::{self, WorkerMetrics};
@@ -27,6 +28,7 @@ pub struct Backend {
     counts: Rc<metrics::Service>,
     availability: Arc<Availability>,
     history: Rc<History>,
+    response_headers: Rc<ResponseHeaders>,
 }
 
 pub(super) struct Member {
@@ -70,6 +72,10 @@ impl Backend {
             counts: metrics.service(&api_service.name),
             availability: target.route().availability.clone(),
             history: history.clone(),
+            response_headers: Rc::new(ResponseHeaders {
+                owns_origin: api_service.settings.owns_origin,
+                allowed: api_service.settings.allowed_response_headers.clone(),
+            }),
             api_service: api_service.clone(),
         })
     }
@@ -82,6 +88,11 @@ impl Backend {
     /// What its requests are counted with.
     pub fn counts(&self) -> &Rc<metrics::Service> {
         &self.counts
+    }
+
+    /// Which headers and trailers of its responses reach clients.
+    pub(super) fn response_headers(&self) -> &Rc<ResponseHeaders> {
+        &self.response_headers
     }
 
     /// Its endpoints, the preferred ones first, and whether each is out.
@@ -127,6 +138,12 @@ impl Backend {
     /// A member began an answer and did not end it. What was asked for may be the reason, as with an error.
     pub(super) fn broke_off(&self, index: usize) {
         self.fault(index, "BrokenAnswer", false);
+    }
+
+    /// A member sent a body behind a status that has none.
+    pub(super) fn sent_forbidden_body(&self, index: usize) {
+        self.counts.sent_forbidden_body();
+        self.broke_off(index);
     }
 
     /// A request that was sent to a member got nothing back that is an answer.

@@ -11,9 +11,10 @@ use http_body::{Body, Frame, SizeHint};
 use super::backend::Backend;
 use super::events::Events;
 use super::history::Watching;
+use super::rewrite::ResponseHeaders;
 use super::streams::{Leave, Place};
 use crate::egress::Lease;
-use crate::message::{BodyError, Received, hop_by_hop};
+use crate::message::{BodyError, Received};
 use crate::observe::access::{AccessRecord, End};
 use crate::process::Deadline;
 use crate::route;
@@ -31,6 +32,7 @@ pub(super) struct Relayed {
     lease: Lease,
     _places: Places,
     record: AccessRecord,
+    headers: Rc<ResponseHeaders>,
     ended: bool,
     limit: Limit,
     /// Once the backend had to be waited for.
@@ -67,8 +69,17 @@ impl Limit {
 }
 
 impl Relayed {
-    pub(super) fn new(from: Received, lease: Lease, record: AccessRecord, limit: Limit, places: Places) -> Relayed {
-        let mut relayed = Relayed { from, lease, _places: places, record, ended: false, limit, deadline: None };
+    /// `headers` says which trailers pass.
+    pub(super) fn new(
+        from: Received,
+        lease: Lease,
+        record: AccessRecord,
+        headers: Rc<ResponseHeaders>,
+        limit: Limit,
+        places: Places,
+    ) -> Relayed {
+        let mut relayed =
+            Relayed { from, lease, _places: places, record, headers, ended: false, limit, deadline: None };
         if relayed.is_end_stream() {
             relayed.end(End::Complete);
         }
@@ -143,7 +154,7 @@ impl Body for Relayed {
         match Pin::new(&mut this.from).poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let Some(trailers) = frame.trailers_mut() {
-                    hop_by_hop::strip_trailers(trailers);
+                    this.headers.clean_trailers(trailers);
                 }
                 if let Some(data) = frame.data_ref() {
                     this.record.sends(data);

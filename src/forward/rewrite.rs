@@ -1,33 +1,62 @@
 //! What happens to headers on the way in and on the way out.
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, COOKIE, HOST, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderMap, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, COOKIE, HOST, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
-use crate::message::hop_by_hop;
+use crate::message::{AllowedHeaders, hop_by_hop};
 
 /// Takes from a client's headers what no backend gets: what concerns only the client's connection, and its host.
 ///
 /// Cookies are the client's secrets of this origin and stay here unless it is the backend's own (`owns_origin`), like
-/// its `Authorization`, which authentication has removed already; so does what only a proxy in front of us may say.
-pub(super) fn clean(headers: &mut HeaderMap, owns_origin: bool) {
+/// its `Authorization`, which authentication has removed already; so does what only a proxy in front of us may say,
+/// unless it is among the `allowed` claims of such a proxy.
+pub(super) fn clean(headers: &mut HeaderMap, owns_origin: bool, allowed: &AllowedHeaders) {
     hop_by_hop::strip_request(headers, |name| {
-        HOST == name || hop_by_hop::is_untrusted_in_request(name) && !(owns_origin && COOKIE == name)
+        HOST == name
+            || hop_by_hop::is_untrusted_in_request(name) && !(owns_origin && COOKIE == name)
+            || hop_by_hop::is_proxy_claim(name) && !allowed.allows(name)
     });
 }
 
-/// Makes a backend's headers ours. What would act on the whole origin the backend is served from is not
-/// its to say: cookies, HSTS, alternative services, credentials' schemes, cross-origin rights. Of a backend that
-/// `owns_origin` all goes through as it is, but for what concerns only its connection.
-pub(super) fn response(headers: &mut HeaderMap, owns_origin: bool) {
-    if owns_origin {
-        return hop_by_hop::strip_response(headers, |_| false);
+/// Which headers and trailers of a backend's responses reach clients.
+///
+/// What would act on the whole origin the backend is served from is not its to say: cookies, HSTS, alternative services,
+/// credentials' schemes, cross-origin rights. Of a backend that owns its origin all goes through as it is, but for what
+/// concerns only its connection.
+#[derive(Debug)]
+pub(super) struct ResponseHeaders {
+    pub(super) owns_origin: bool,
+    /// What goes through although it acts on the origin.
+    pub(super) allowed: AllowedHeaders,
+}
+
+impl ResponseHeaders {
+    fn removes(&self, name: &str) -> bool {
+        !self.owns_origin && hop_by_hop::is_untrusted(name) && !self.allowed.allows(name)
     }
-    hop_by_hop::strip_response(headers, hop_by_hop::is_untrusted);
-    if !headers.contains_key(CACHE_CONTROL) {
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+
+    /// Makes a backend's headers ours.
+    pub(super) fn clean(&self, status: StatusCode, headers: &mut HeaderMap) {
+        hop_by_hop::strip_response(headers, |name| self.removes(name));
+        // RFC 9110, section 8.6. A 304 may say how long the body is that it leaves out.
+        if status == StatusCode::NO_CONTENT {
+            headers.remove(CONTENT_LENGTH);
+        }
+        if self.owns_origin {
+            return;
+        }
+        if !headers.contains_key(CACHE_CONTROL) {
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        }
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+
+    /// Trailers may say nothing that headers may not, and less.
+    pub(super) fn clean_trailers(&self, trailers: &mut HeaderMap) {
+        hop_by_hop::strip_trailers(trailers);
+        hop_by_hop::remove_where(trailers, |name| self.removes(name));
+    }
 }
 
 /// Moves the values of `headers` into a buffer of their own.
@@ -76,7 +105,7 @@ mod tests {
             for name in ["cookie", "host", "x-forwarded-client-cert", "connection", "accept"] {
                 headers.insert(name, HeaderValue::from_static("x"));
             }
-            clean(&mut headers, owns_origin);
+            clean(&mut headers, owns_origin, &AllowedHeaders::default());
             let mut names: Vec<_> = headers.keys().map(|name| name.as_str().to_owned()).collect();
             names.sort_unstable();
             names
@@ -94,11 +123,30 @@ mod tests {
         }
         headers.insert("warning", HeaderValue::from_static("299 - \"old\""));
         let mut own = headers.clone();
-        response(&mut own, true);
+        let all = ResponseHeaders { owns_origin: true, allowed: AllowedHeaders::default() };
+        all.clean(StatusCode::OK, &mut own);
         assert_eq!((own.len(), own.contains_key("connection")), (headers.len() - 1, false));
-        response(&mut headers, false);
-        let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["cache-control", "warning", "x-content-type-options"]);
+        let sorted = |headers: &HeaderMap| {
+            let mut names: Vec<_> = headers.keys().map(|name| name.as_str().to_owned()).collect();
+            names.sort_unstable();
+            names
+        };
+        let mut some = headers.clone();
+        let allowed = AllowedHeaders::Only(vec![HeaderName::from_static("alt-svc")]);
+        let none = ResponseHeaders { owns_origin: false, allowed: AllowedHeaders::default() };
+        ResponseHeaders { owns_origin: false, allowed }.clean(StatusCode::OK, &mut some);
+        none.clean(StatusCode::OK, &mut headers);
+        assert_eq!(sorted(&headers), ["cache-control", "warning", "x-content-type-options"]);
+        assert_eq!(sorted(&some), ["alt-svc", "cache-control", "warning", "x-content-type-options"]);
+    }
+
+    #[test]
+    fn content_length_of_a_204_removed() {
+        let own = ResponseHeaders { owns_origin: true, allowed: AllowedHeaders::default() };
+        for (status, kept) in [(204, false), (200, true), (304, true)] {
+            let mut headers = HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from_static("5"))]);
+            own.clean(StatusCode::from_u16(status).unwrap(), &mut headers);
+            assert_eq!(headers.contains_key(CONTENT_LENGTH), kept, "{status}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
@@ -21,6 +21,7 @@ use super::streams::Streams;
 use super::upload::{Fault, Source};
 use crate::authenticate::IdentityHeaders;
 use crate::authorize::Permit;
+use crate::authorize::rbac_proxy::Rules;
 use crate::availability::Passage;
 use crate::egress::{Sent, Timing};
 use crate::kubeapi::{RequestInfo, Status};
@@ -40,10 +41,14 @@ pub struct Outbound<'o> {
     pub origin: Origin<'o>,
     /// What a client must not say behind its body either.
     pub identity_headers: &'o Arc<IdentityHeaders>,
+    /// By which headers it was judged, if by any: nor may they come behind its body.
+    pub rules: Option<Arc<Rules>>,
     /// The client's connection, should it become a tunnel.
     pub connection: &'o Closer,
     /// How long it may take in all; none for a long-running request.
     pub timeout: Option<Duration>,
+    /// Whether a response that is a stream by its type (gRPC, server-sent events) makes it long-running.
+    pub streams_by_type: bool,
     /// Its places among the requests under way; taken until the answer's end.
     pub places: Places,
     /// What it was let through with; kept until its answer begins.
@@ -66,7 +71,8 @@ pub async fn send(
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let began = record.last_phase_ended();
-    let Outbound { request, path_and_query, origin, identity_headers, connection, timeout, places, passage } = outbound;
+    let Outbound { request, path_and_query, origin, identity_headers, rules, connection, .. } = outbound;
+    let Outbound { mut timeout, streams_by_type, mut places, passage, .. } = outbound;
     let info = permit.request();
     let name = &backend.api_service().name;
     let most = backend.api_service().settings.max_request_bytes;
@@ -94,7 +100,7 @@ pub async fn send(
         return Box::pin(upgrade).await;
     }
     let Prepared { request, copy, source, safe, again } =
-        match prepare(request, path_and_query, backend, &origin, identity_headers, || record.receipt()) {
+        match prepare(request, path_and_query, backend, &origin, (identity_headers, rules), || record.receipt()) {
             Ok(prepared) => prepared,
             Err(refusal) => return Err((refusal, record)),
         };
@@ -129,14 +135,17 @@ pub async fn send(
     record.endpoint(&backend.member(index).counts);
     let fine = backend.answered(index, sent.response.status());
     let Sent { response, mut lease, .. } = sent;
+    let (mut parts, mut from) = response.into_parts();
+    if streams_by_type && timeout.is_some() && is_stream(&parts.headers) {
+        (timeout, places) = (None, [None, None]);
+        record.runs_long();
+    }
     if timeout.is_none() {
         lease.lasts();
     }
-    let (mut parts, from) = response.into_parts();
-    if parts.status.is_informational() || has_odd_framing(&parts.headers) {
-        backend.broke(index);
-        let what = format!("{} with Transfer-Encoding {:?}", parts.status, parts.headers.get(TRANSFER_ENCODING));
-        return Err((refuse(&Failure::Nonsense(what), name, info, safe), record));
+    if matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) && !from.is_end_stream() {
+        let backend = backend.clone();
+        from = from.without_body(move || backend.sent_forbidden_body(index));
     }
     if reject_redirects && is_redirect(parts.status, &parts.headers) {
         backend.served(index);
@@ -146,7 +155,7 @@ pub async fn send(
     if to_http2 && (parts.version != Version::HTTP_2 || timeout.is_none()) {
         rewrite::compact(&mut parts.headers);
     }
-    rewrite::response(&mut parts.headers, backend.api_service().settings.owns_origin);
+    backend.response_headers().clean(parts.status, &mut parts.headers);
     record.answers(parts.status.as_u16(), &parts.headers, from.size_hint().exact());
     // What is soon over is judged by its end; of what goes on for long the end says little.
     let at_end = timeout.is_some() || !info.is_long_running();
@@ -173,7 +182,7 @@ pub async fn send(
         },
     };
     parts.version = Version::HTTP_11;
-    let relayed = Relayed::new(from, lease, record, limit, places);
+    let relayed = Relayed::new(from, lease, record, backend.response_headers().clone(), limit, places);
     Ok(Response::from_parts(parts, Body::stream(relayed)))
 }
 
@@ -199,12 +208,12 @@ fn prepare<'o>(
     path_and_query: PathAndQuery,
     backend: &Backend,
     origin: &'o Origin<'o>,
-    identity_headers: &Arc<IdentityHeaders>,
+    (identity_headers, rules): (&Arc<IdentityHeaders>, Option<Arc<Rules>>),
     receipt: impl FnOnce() -> Rc<Receipt>,
 ) -> Result<Prepared<'o>, Refusal> {
     let (mut parts, body) = request.into_parts();
     let most = backend.api_service().settings.max_request_bytes;
-    let source = Source::of(body, most, identity_headers, receipt);
+    let source = Source::of(body, most, identity_headers, rules, receipt);
     let body = source.as_ref().and_then(Source::body).unwrap_or_default();
     let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let again = match backend.api_service().settings.retry {
@@ -215,7 +224,7 @@ fn prepare<'o>(
     };
     let uri = uri(backend.prefix(), path_and_query)?;
     let settings = &backend.api_service().settings;
-    rewrite::clean(&mut parts.headers, settings.owns_origin);
+    rewrite::clean(&mut parts.headers, settings.owns_origin, &settings.allowed_request_headers);
     if settings.keeps_host {
         origin.put_host(&mut parts.headers);
     }
@@ -227,14 +236,14 @@ fn prepare<'o>(
     Ok(Prepared { request, copy, source, safe, again })
 }
 
-/// Whether it is doubtful where the answer ends, or what it is: any coding but `chunked` would reach the client
-/// as it is, without the header that says so, and a length beside it may be another one's.
-fn has_odd_framing(headers: &HeaderMap) -> bool {
-    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-    let Some(coding) = codings.next() else { return false };
-    !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked")
-        || codings.next().is_some()
-        || headers.contains_key(CONTENT_LENGTH)
+/// Whether a response goes on for as long as both sides like, by its type: gRPC, and events for a page.
+fn is_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| {
+        let begins = |with: &[u8]| {
+            value.as_bytes().get(..with.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(with))
+        };
+        begins(b"application/grpc") || begins(b"text/event-stream")
+    })
 }
 
 /// A redirect in the sense of CVE-2022-3172: a status of its class with somewhere to go.

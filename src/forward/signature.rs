@@ -4,6 +4,7 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::identity::{REMOTE, Stamp};
+use crate::message::hop_by_hop::{begins, is_spelled};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -81,14 +82,23 @@ impl Origin<'_> {
     }
 }
 
-/// Whether only we say `name` to a backend. Authentication has removed the identity that a client claims to have, under
-/// these names and all configured ones; this is the last gate.
+/// Whether only we say `name` to a backend, in whatever spelling: servers behind WSGI or CGI take `_` for `-`.
+/// Authentication has removed the identity that a client claims to have, under these names and all configured ones; this
+/// is the last gate.
 fn is_ours(name: &HeaderName) -> bool {
     let text = name.as_str();
-    text.starts_with(REMOTE)
-        || (text.starts_with("x-forwarded-")
-            && [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_FORWARDED_URI].contains(name))
-        || *name == AUDIT_ID
+    // By first letter: this looks at every header of every request.
+    match text.as_bytes().first() {
+        Some(b'a') => is_spelled(text, AUDIT_ID.as_str()),
+        Some(b'x') => {
+            begins(text, REMOTE)
+                || begins(text, "x-forwarded-")
+                    && [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_FORWARDED_URI]
+                        .iter()
+                        .any(|ours| is_spelled(text, ours.as_str()))
+        }
+        _ => false,
+    }
 }
 
 /// The chain of addresses that `client` came with, and its own behind it.
@@ -109,6 +119,7 @@ mod tests {
     use super::super::rewrite::clean;
     use super::*;
     use crate::kubeapi::User;
+    use crate::message::AllowedHeaders;
 
     fn signature(host: Option<&'static str>) -> Signature {
         let stamp = Stamp::new(&User { name: "jane".into(), groups: vec!["devs".into()], ..User::default() }, true);
@@ -122,7 +133,7 @@ mod tests {
             headers.append(*name, HeaderValue::from_static(value));
         }
         let signature = signature(host);
-        clean(&mut headers, false);
+        clean(&mut headers, false, &AllowedHeaders::default());
         Origin { signature: &signature, path: "/apis/a/v1", audit_id: &HeaderValue::from_static("id") }.sign(&headers)
     }
 

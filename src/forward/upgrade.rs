@@ -61,7 +61,7 @@ pub(super) async fn upgrade(
     let Ok(wanted) = HeaderValue::from_str(protocol) else {
         return Err((not_allowed(name, info), record));
     };
-    rewrite::clean(&mut parts.headers, settings.owns_origin);
+    rewrite::clean(&mut parts.headers, settings.owns_origin, &settings.allowed_request_headers);
     if settings.keeps_host {
         origin.put_host(&mut parts.headers);
     }
@@ -124,7 +124,7 @@ pub(super) async fn upgrade(
             return Err((refuse(&failure, name, info, false), record));
         };
         let mut headers = parts.headers;
-        rewrite::response(&mut headers, settings.owns_origin);
+        backend.response_headers().clean(status, &mut headers);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         if let Some(answered) = answered {
             headers.insert(UPGRADE, answered);
@@ -156,12 +156,14 @@ pub(super) async fn upgrade(
         return Err((bad_answer(name, info, "UpgradeRefused", &message), record));
     }
     let (mut parts, from) = response.into_parts();
-    rewrite::response(&mut parts.headers, settings.owns_origin);
+    backend.response_headers().clean(status, &mut parts.headers);
     // What the client sent behind its request was meant for a tunnel that there is not.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.answers(status.as_u16(), &parts.headers, None);
     let limit = Limit::Process(streams.enter(), None);
-    Ok(Response::from_parts(parts, Body::stream(Relayed::new(from, Lease::private(line), record, limit, [None, None]))))
+    let headers = backend.response_headers().clone();
+    let relayed = Relayed::new(from, Lease::private(line), record, headers, limit, [None, None]);
+    Ok(Response::from_parts(parts, Body::stream(relayed)))
 }
 
 type Opened = (usize, Line, Timing);

@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::authenticate::IdentityHeaders;
+use crate::authorize::rbac_proxy::Rules;
 use crate::message::hop_by_hop::remove_where;
 use crate::message::{Body, BodyError, Received, hop_by_hop};
 use crate::observe::access::Receipt;
@@ -43,6 +44,7 @@ pub(super) struct Source {
     most: u64,
     fault: Cell<Option<Fault>>,
     identity: Arc<IdentityHeaders>,
+    rules: Option<Arc<Rules>>,
 }
 
 /// What a client did wrong with its body.
@@ -55,12 +57,13 @@ pub(super) enum Fault {
 }
 
 impl Source {
-    /// The body to send on, without `identity` in its trailers; none when there is nothing to send. `receipt`
-    /// is asked for only if there is.
+    /// The body to send on, without `identity` in its trailers, nor what `rules` read in headers; none when there is
+    /// nothing to send. `receipt` is asked for only if there is.
     pub(super) fn of(
         from: Received,
         most: Option<u64>,
         identity: &Arc<IdentityHeaders>,
+        rules: Option<Arc<Rules>>,
         receipt: impl FnOnce() -> Rc<Receipt>,
     ) -> Option<Rc<Source>> {
         if from.is_end_stream() {
@@ -77,6 +80,7 @@ impl Source {
             most: most.unwrap_or(u64::MAX),
             fault: Cell::new(None),
             identity: identity.clone(),
+            rules,
         }))
     }
 
@@ -116,6 +120,9 @@ impl Source {
             hop_by_hop::strip_trailers(trailers);
             remove_where(trailers, hop_by_hop::is_untrusted_in_request);
             self.identity.strip_trailers(trailers);
+            if let Some(rules) = &self.rules {
+                remove_where(trailers, |name| rules.read_header(name));
+            }
             self.ended.set(true);
             *self.trailers.borrow_mut() = Some(trailers.clone());
         }

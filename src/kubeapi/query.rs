@@ -46,6 +46,29 @@ impl<'q> Query<'q> {
         &self.wire
     }
 
+    /// What is forwarded where each of `keys` was judged by its first value: without their further values, which other
+    /// servers may read instead. Copies nothing unless one of them is there more than once.
+    pub fn wire_once(&self, keys: &[&str]) -> Cow<'_, str> {
+        if keys.is_empty() {
+            return Cow::Borrowed(&self.wire);
+        }
+        debug_assert!(keys.len() <= 32, "a bit for each");
+        let firsts = || {
+            let mut seen = 0u32;
+            self.wire.split('&').filter(move |pair| {
+                let key = decode(pair.split_once('=').map_or(*pair, |(key, _)| key));
+                let Some(bit) = keys.iter().position(|one| *one == key).map(|at| 1 << at) else { return true };
+                let is_first = seen & bit == 0;
+                seen |= bit;
+                is_first
+            })
+        };
+        if firsts().count() == self.wire.split('&').count() {
+            return Cow::Borrowed(&self.wire);
+        }
+        Cow::Owned(firsts().collect::<Vec<_>>().join("&"))
+    }
+
     /// The first value of `key`, decoded; bytes that are no UTF-8 are replaced. A key without `=` has
     /// the empty value.
     pub fn get(&self, key: &str) -> Option<Cow<'_, str>> {
@@ -126,6 +149,21 @@ mod tests {
             assert_eq!(query.raw(), raw);
             assert_eq!(query.get("watch"), None);
         }
+    }
+
+    #[test]
+    fn further_values_of_judged_keys_are_not_forwarded() {
+        for (raw, wire) in [
+            ("a=1&a=2&b=3", "a=1&b=3"),
+            ("b=1&%61=2&a=3&&b=4&c=5&c=6", "b=1&%61=2&&c=5&c=6"),
+            ("a&a=1", "a"),
+            ("a+=1&a=2&a=3", "a+=1&a=2"),
+        ] {
+            assert_eq!(Query::parse(raw).wire_once(&["a", "b"]), wire, "{raw}");
+            assert!(matches!(Query::parse(raw).wire_once(&[]), Cow::Borrowed(all) if all == raw));
+        }
+        let once = Query::parse("a=1&b=2&c=3&c=4");
+        assert!(matches!(once.wire_once(&["a", "b"]), Cow::Borrowed("a=1&b=2&c=3&c=4")));
     }
 
     proptest! {

@@ -40,7 +40,16 @@ pub struct RequestInfo<'r> {
     pub label_selector: Cow<'r, str>,
 }
 
+/// Query parameters that decide what a resource request is, for whom it is allowed and how long it may take.
+const JUDGED_PARAMETERS: [&str; 6] = ["watch", "fieldSelector", "labelSelector", "limit", "timeoutSeconds", "timeout"];
+
 impl<'r> RequestInfo<'r> {
+    /// Query parameters of which only the first value is judged, as by Go's `url.Values.Get`: no further value may be sent
+    /// on. None for a request that is about no resource.
+    pub fn judged_parameters(&self) -> &'static [&'static str] {
+        if self.is_resource_request { &JUDGED_PARAMETERS } else { &[] }
+    }
+
     /// Reads a request. A 400 for a path that ends behind a special verb (`/api/v1/watch`).
     pub fn parse(
         method: &Method,

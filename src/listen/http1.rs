@@ -9,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::{CONNECTION, CONTENT_TYPE, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -92,12 +93,30 @@ impl<H: Handler + 'static> hyper::service::Service<Request<Incoming>> for Reques
     type Future = Answer;
 
     fn call(&self, request: Request<Incoming>) -> Answer {
-        Answer {
-            answer: self.handler.clone().handle(request.map(Received::from)),
-            active: Some(self.lifetime.begin()),
-            patience: self.patience,
-        }
+        let answer = match has_other_coding(request.headers()) {
+            false => self.handler.clone().handle(request.map(Received::from)),
+            true => Box::pin(std::future::ready(unsupported_coding())),
+        };
+        Answer { answer, active: Some(self.lifetime.begin()), patience: self.patience }
     }
+}
+
+/// Whether a request's body has another transfer coding than `chunked` alone. hyper takes `chunked` off and would hand on
+/// what is left, still coded, without a header that says so.
+fn has_other_coding(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    codings.next().is_some_and(|coding| {
+        !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") || codings.next().is_some()
+    })
+}
+
+/// 501 (RFC 9112, section 6.1), in the words of Go's net/http.
+fn unsupported_coding() -> Response<Body> {
+    let mut response = Response::new(Body::Full(Bytes::from_static(b"Unsupported transfer encoding")));
+    *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// The answer to a request, on its way.
@@ -113,7 +132,7 @@ impl Future for Answer {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let response = ready!(self.answer.as_mut().poll(cx));
         let active = self.active.take();
-        if response.status() == http::StatusCode::SWITCHING_PROTOCOLS
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some(Active(lifetime)) = &active
         {
             lifetime.upgraded();

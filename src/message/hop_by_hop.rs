@@ -24,18 +24,68 @@ pub fn strip_response(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
     strip(headers, also);
 }
 
-/// Whether a header of an aggregated backend's answer would act on the origin that all APIs share:
-/// cross-origin permissions (upstream removes them, too), cookies, credentials dialogs, transport
-/// promises. Not to be asked for a delegate that owns the origin with us.
+/// Whether a header or trailer of an aggregated backend's response acts on the origin that all APIs share, or on a
+/// proxy in front of us: cross-origin permissions (upstream removes them, too), cookies, credentials dialogs, transport
+/// promises, service workers, reports, files that a proxy is to send. Not asked for a backend that owns its origin.
 pub fn is_untrusted(name: &str) -> bool {
     // By first letter: this looks at every header of every answer.
     match name.as_bytes().first() {
-        Some(b'a') => name.starts_with("access-control-") || name == "alt-svc",
-        Some(b'c') => name == "clear-site-data" || name.starts_with("cross-origin-"),
-        Some(b'p') => name == "public-key-pins",
-        Some(b's') => matches!(name, "set-cookie" | "set-cookie2" | "strict-transport-security"),
+        Some(b'a') => {
+            name.starts_with("access-control-")
+                || name == "alt-svc"
+                || matches!(name, "accept-ch" | "accept-ch-lifetime")
+        }
+        Some(b'c') => matches!(name, "clear-site-data" | "critical-ch") || name.starts_with("cross-origin-"),
+        Some(b'e') => name == "expect-ct",
+        Some(b'n') => name == "nel",
+        Some(b'o') => matches!(name, "origin-agent-cluster" | "origin-trial"),
+        Some(b'p') => matches!(name, "public-key-pins" | "public-key-pins-report-only"),
+        Some(b'r') => matches!(name, "report-to" | "reporting-endpoints"),
+        Some(b's') => matches!(
+            name,
+            "service-worker-allowed"
+                | "set-cookie"
+                | "set-cookie2"
+                | "set-login"
+                | "strict-transport-security"
+                | "surrogate-control"
+        ),
         Some(b't') => name == "timing-allow-origin",
+        Some(b'u') => name == "use-as-dictionary",
         Some(b'w') => name == "www-authenticate",
+        // Whether nginx may buffer a response is for its sender to say.
+        Some(b'x') => {
+            name.starts_with("x-accel-") && name != "x-accel-buffering"
+                || name.starts_with("x-lighttpd-send-")
+                || matches!(name, "x-sendfile" | "x-litespeed-location" | "x-reproxy-url")
+        }
+        _ => false,
+    }
+}
+
+/// Whether a request header tells a server who asks, or from which address, as a reverse proxy in front of it would:
+/// `X-Forwarded-User`, `X-Auth-Request-*`, `Remote-*`, `X-Real-Ip`, `Forwarded` and their kind. What we say ourselves
+/// (`X-Remote-*`, `X-Forwarded-For`) is not among them. Any odd character is a dash.
+pub fn is_proxy_claim(name: &str) -> bool {
+    // By first letter: this looks at every header of every request.
+    match name.as_bytes().first() {
+        Some(b'c') => is_spelled(name, "cf-connecting-ip"),
+        Some(b'f') => name == "forwarded",
+        Some(b'r') => begins(name, "remote-"),
+        Some(b't') => is_spelled(name, "true-client-ip"),
+        Some(b'x') => {
+            begins(name, "x-forwarded-user")
+                || begins(name, "x-forwarded-email")
+                || begins(name, "x-forwarded-group")
+                || begins(name, "x-forwarded-preferred-username")
+                || begins(name, "x-forwarded-access-token")
+                || begins(name, "x-auth-request-")
+                || begins(name, "x-authenticated-")
+                || begins(name, "x-webauth-")
+                || is_spelled(name, "x-real-ip")
+                || is_spelled(name, "x-client-ip")
+                || is_spelled(name, "x-original-forwarded-for")
+        }
         _ => false,
     }
 }
@@ -83,15 +133,39 @@ pub(crate) fn begins(name: &str, wanted: &str) -> bool {
     name.len() >= wanted.len() && name.bytes().zip(wanted.bytes()).all(same)
 }
 
-/// Removes from trailers what must not come behind a body: framing, routing, identity and credentials.
-/// Some servers merge trailers into headers.
+/// Whether `name` is `wanted`, any odd character being a dash.
+pub(crate) fn is_spelled(name: &str, wanted: &str) -> bool {
+    name.len() == wanted.len() && begins(name, wanted)
+}
+
+/// Whether servers behind WSGI or CGI take one of two lower-case names for the other: any odd character is a dash.
+pub(crate) fn is_same_header(one: &str, other: &str) -> bool {
+    let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
+    one.len() == other.len() && one.bytes().map(dashed).eq(other.bytes().map(dashed))
+}
+
+/// Removes from trailers what must not come behind a body: framing, routing, caching, identity and credentials.
+/// Some servers and clients merge trailers into headers.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
         let name = name.replace('_', "-");
         matches!(
             &*name,
-            "authorization" | "host" | "content-length" | "cookie" | "set-cookie" | "content-encoding" | "content-type"
-        ) || name.starts_with("x-remote-")
+            "audit-id"
+                | "authorization"
+                | "cache-control"
+                | "content-encoding"
+                | "content-length"
+                | "content-range"
+                | "content-type"
+                | "cookie"
+                | "host"
+                | "location"
+                | "set-cookie"
+                | "trailer"
+                | "x-content-type-options"
+        ) || is_proxy_claim(&name)
+            || name.starts_with("x-remote-")
             || name.starts_with("x-forwarded-")
             || name.starts_with("impersonate-")
     });
@@ -273,11 +347,45 @@ mod tests {
             ("access-control-expose-headers", "*"),
             ("timing-allow-origin", "*"),
             ("cross-origin-resource-policy", "cross-origin"),
+            ("service-worker-allowed", "/"),
+            ("nel", "{}"),
+            ("report-to", "{}"),
+            ("reporting-endpoints", "a"),
+            ("use-as-dictionary", "match=\"/\""),
+            ("origin-agent-cluster", "?1"),
+            ("origin-trial", "a"),
+            ("x-accel-redirect", "/internal"),
+            ("x-sendfile", "/etc/passwd"),
+            ("set-login", "logged-in"),
+            ("x-accel-buffering", "no"),
             ("warning", "299 - \"deprecated\""),
             ("content-type", "application/json"),
         ]);
         strip_response(&mut headers, is_untrusted);
-        assert_eq!(names(&headers), ["content-type", "warning"]);
+        assert_eq!(names(&headers), ["content-type", "warning", "x-accel-buffering"]);
+    }
+
+    #[test]
+    fn proxy_claims_in_every_spelling() {
+        for name in [
+            "forwarded",
+            "remote-user",
+            "remote_groups",
+            "x-real-ip",
+            "x_real_ip",
+            "x-forwarded-user",
+            "x_forwarded-email",
+            "x-forwarded-groups",
+            "x-auth-request-redirect",
+            "x.client.ip",
+            "true-client-ip",
+        ] {
+            assert!(is_proxy_claim(name), "{name}");
+        }
+        for name in ["x-forwarded-for", "x-forwarded-prefix", "x-remote-user", "x-real-ipx", "remote", "forwarded-for"]
+        {
+            assert!(!is_proxy_claim(name), "{name}");
+        }
     }
 
     /// Pitfalls 8 and 31: what is meant for us is not told to whoever serves one API.
@@ -312,9 +420,12 @@ mod tests {
             ("x_remote_group", "system:masters"),
             ("authorization", "Bearer x"),
             ("transfer-encoding", "chunked"),
+            ("audit-id", "x"),
+            ("x_real_ip", "192.0.2.1"),
             ("grpc-status", "0"),
+            ("content-digest", "sha-256=:x:"),
         ]);
         strip_trailers(&mut trailers);
-        assert_eq!(names(&trailers), ["grpc-status"]);
+        assert_eq!(names(&trailers), ["content-digest", "grpc-status"]);
     }
 }

@@ -1,5 +1,6 @@
 //! Bodies, refusals and headers: what every stage of a request speaks.
 
+mod allowed_headers;
 mod body;
 /// What browsers are told.
 pub mod browser;
@@ -14,6 +15,7 @@ mod received;
 mod refusal;
 mod respond;
 
+pub use allowed_headers::AllowedHeaders;
 pub use body::{Body, BodyError};
 pub use hop_by_hop::upgrade_protocol;
 pub use negotiate::Accept;

@@ -1,7 +1,8 @@
 //! A body as it comes from the other side, over HTTP/1.1 or HTTP/2.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream};
@@ -11,6 +12,9 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::BodyError;
+
+/// How long the end of a stream is waited for whose response has no body.
+const END_OF_NO_BODY: Duration = Duration::from_secs(10);
 
 /// What a client or a backend says behind its header. It ends only where its sender ended it: what breaks off is an
 /// error.
@@ -57,6 +61,31 @@ impl Received {
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         let rest = length.or_else(|| ended.then_some(0));
         Received(Kind::Http2(Stream { from, rest, ended, only_trailers: false, owed: 0, most_owed }))
+    }
+}
+
+impl Received {
+    /// An empty body instead, for a response whose status or request method allows none. What its sender calls the end
+    /// is waited for beside, for a while; if data comes instead, `on_data` is called and the stream reset.
+    #[must_use]
+    pub fn without_body(self, on_data: impl FnOnce() + 'static) -> Received {
+        if let Kind::Http2(Stream { mut from, .. }) = self.0 {
+            let mut ending = Box::pin(async move {
+                loop {
+                    match from.data().await {
+                        Some(Ok(data)) if data.is_empty() => {}
+                        Some(Ok(_)) => return on_data(),
+                        Some(Err(_)) | None => return,
+                    }
+                }
+            });
+            // Nearly always it came with the header.
+            let at_once = ending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if at_once.is_pending() {
+                tokio::task::spawn_local(tokio::time::timeout(END_OF_NO_BODY, ending));
+            }
+        }
+        super::Body::Empty.into()
     }
 }
 

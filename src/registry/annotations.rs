@@ -8,6 +8,7 @@ use super::long_running::LongRunning;
 use super::names;
 use super::snapshot::Settings;
 use crate::kubeapi::duration;
+use crate::message::{AllowedHeaders, hop_by_hop};
 use crate::process::{Problem, Problems};
 use crate::tls::PairFiles;
 
@@ -47,6 +48,11 @@ pub struct BackendSettings {
     /// Whether the origin that clients see is the backend's alone: cookies, cross-origin rights and the like are then
     /// its own matter and go through both ways. No annotation says so.
     pub owns_origin: bool,
+    /// Headers and trailers of responses that reach clients although they act on the origin that all APIs share.
+    pub allowed_response_headers: AllowedHeaders,
+    /// Claims of a reverse proxy about the client that reach the backend ([`hop_by_hop::is_proxy_claim`]). No annotation
+    /// says so.
+    pub allowed_request_headers: AllowedHeaders,
 }
 
 /// What may be sent a second time.
@@ -88,7 +94,8 @@ pub(super) const URL: &str = "narthex.dev/url";
 /// The annotation that names files, so that an APIService may be another although its manifest is the same.
 pub(super) const CLIENT_CERTIFICATE: &str = "client-certificate";
 
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
+    "allow-response-headers",
     "url",
     "server-name",
     "request-timeout",
@@ -133,6 +140,8 @@ pub(super) fn read(
         client_certificate: None,
         keeps_host: false,
         owns_origin: false,
+        allowed_response_headers: AllowedHeaders::default(),
+        allowed_request_headers: AllowedHeaders::default(),
     };
     for (name, value) in annotations {
         let Some(key) = name.strip_prefix(PREFIX) else { continue };
@@ -145,6 +154,10 @@ pub(super) fn read(
 
 fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) -> Result<(), String> {
     match key {
+        "allow-response-headers" => {
+            let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
+            ours.allowed_response_headers = AllowedHeaders::parse(names, hop_by_hop::is_untrusted)?;
+        }
         "server-name" => {
             if !names::is_host_name(value) && value.parse::<std::net::IpAddr>().is_err() {
                 return Err(format!("{value:?} is neither a DNS name nor an IP address"));
@@ -295,6 +308,7 @@ mod tests {
         let (ours, problems) = read_all(
             &[
                 ("narthex.dev/server-name", "api.example.com"),
+                ("narthex.dev/allow-response-headers", "NEL, Service-Worker-Allowed"),
                 ("narthex.dev/request-timeout", "0"),
                 ("narthex.dev/connect-timeout", "500ms"),
                 ("narthex.dev/max-inflight", "7"),
@@ -314,6 +328,7 @@ mod tests {
         );
         assert_eq!(problems, [""; 0]);
         assert_eq!(ours.server_name.as_deref(), Some("api.example.com"));
+        assert!(ours.allowed_response_headers.allows("nel") && !ours.allowed_response_headers.allows("report-to"));
         assert_eq!((ours.request_timeout, ours.connect_timeout), (Duration::ZERO, Duration::from_millis(500)));
         assert_eq!((ours.max_inflight, ours.max_request_bytes), (7, Some(3 << 20)));
         assert!(ours.long_running.matches("list", "", ""));
@@ -350,10 +365,11 @@ mod tests {
                 ("narthex.dev/client-certificate", "../pair"),
                 ("narthex.dev/failure-threshold", "0"),
                 ("narthex.dev/server-name", "https://x"),
+                ("narthex.dev/allow-response-headers", "NEL,Warning"),
             ],
             &Settings::default(),
         );
-        assert_eq!(problems.len(), 9, "{problems:#?}");
+        assert_eq!(problems.len(), 10, "{problems:#?}");
         let all = problems.join("\n");
         assert!(all.contains("metadata.annotations[narthex.dev/request-timout]: unknown annotation, did you mean narthex.dev/request-timeout?"));
         assert!(

@@ -9,6 +9,7 @@ use super::upstream::{self, Trust};
 use super::url_backend::UrlBackend;
 use crate::egress::{Address, CONTROL_PLANE};
 use crate::kubeclient::{Server, Source};
+use crate::message::AllowedHeaders;
 use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher, Readings};
 
 /// The name the delegate goes by where an APIService has its own: no APIService can have it, as all have a dot.
@@ -76,6 +77,8 @@ fn of(server: Server, settings: &Settings) -> ApiService {
     let trust = Trust { authorities: server.authorities, insecure_skip_verify: server.insecure_skip_verify };
     let mut delegate = upstream::of(DELEGATE, url, Some(server.name), trust, ClientCertificate::Shared, &unbounded);
     delegate.settings.egress = CONTROL_PLANE.to_owned();
+    // What is behind its own proxy subresources may read them.
+    delegate.settings.allowed_request_headers = AllowedHeaders::All;
     delegate
 }
 

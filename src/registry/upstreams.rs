@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::api_service::ApiService;
+use super::long_running::LongRunning;
 use super::snapshot::Settings;
 use super::upstream::{UpstreamUrl, upstream};
+use crate::message::AllowedHeaders;
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Publisher, Readings};
 use crate::tls::{Bundle, KeyPair, PairFiles};
 
@@ -25,6 +27,10 @@ pub struct UpstreamSettings {
     pub timeout: Duration,
     /// Whether it is asked for the host that the client asked for, rather than by its own name.
     pub keeps_host: bool,
+    /// Claims of a reverse proxy in front about the client that it gets (`--allow-request-headers`).
+    pub allowed_request_headers: AllowedHeaders,
+    /// Which requests have no limit of time, besides what Kubernetes says (`--upstream-long-running`).
+    pub long_running: LongRunning,
 }
 
 /// An upstream as requests are routed to it.
@@ -100,7 +106,10 @@ fn read(settings: &[UpstreamSettings]) -> Result<Upstreams, Problems> {
             Settings { default_request_timeout: one.timeout, default_max_inflight: 0, ..Settings::default() };
         let identity = identity.map(Arc::new);
         let mut api_service = upstream(&one.path, one.url.clone(), authorities, false, identity, &settings);
-        api_service.settings.keeps_host = one.keeps_host;
+        let settings = &mut api_service.settings;
+        settings.keeps_host = one.keeps_host;
+        settings.allowed_request_headers = one.allowed_request_headers.clone();
+        settings.long_running = one.long_running.clone();
         upstreams.push(Upstream { path: one.path.clone(), api_service: Arc::new(api_service) });
     }
     problems.or(upstreams)

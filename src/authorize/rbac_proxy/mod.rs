@@ -32,6 +32,7 @@ use self::glob::Glob;
 use self::static_rule::StaticRule;
 use super::Attributes;
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status};
+use crate::message::hop_by_hop::is_same_header;
 use crate::message::{Blame, Refusal};
 use crate::process::Problem;
 
@@ -106,6 +107,16 @@ impl Rules {
     /// Whether any request is asked about by its query. If not, nobody judges it, and it goes on as it came.
     pub fn read_queries(&self) -> bool {
         self.askings().any(|asking| matches!(asking, Asking::Values { sources, .. } if sources.parameter.is_some()))
+    }
+
+    /// Whether any request is asked about by the header `name`, in whatever spelling.
+    pub fn read_header(&self, name: &str) -> bool {
+        self.askings().any(|asking| match asking {
+            Asking::Values { sources, .. } => {
+                sources.header.as_ref().is_some_and(|header| is_same_header(name, header.as_str()))
+            }
+            Asking::Path | Asking::Resource(_) => false,
+        })
     }
 
     /// All ways in which questions are made.

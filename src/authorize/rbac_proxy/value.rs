@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName};
 
 use super::Malformed;
 use crate::kubeapi::Query;
-use crate::message::hop_by_hop::{begins, has_token, is_reserved};
+use crate::message::hop_by_hop::{has_token, is_proxy_claim, is_reserved, is_same_header};
 
 /// A text in which `{{ .Value }}` may stand.
 ///
@@ -95,7 +95,7 @@ fn is_seen_by_all(header: &HeaderName, headers: &HeaderMap) -> Result<(), Malfor
     }
     let same = |name: &HeaderName| {
         let (name, header) = (name.as_str(), header.as_str());
-        name.len() == header.len() && name != header && begins(name, header)
+        name != header && is_same_header(name, header)
     };
     if headers.keys().any(same) {
         return Err(Malformed("the header it is judged by stands there in two spellings"));
@@ -106,7 +106,7 @@ fn is_seen_by_all(header: &HeaderName, headers: &HeaderMap) -> Result<(), Malfor
 /// Whether a question can be made with a header: not with one that the server behind us sees as we say it, or not at
 /// all, nor with those that say who asks, which end here.
 pub(super) fn may_be_source(header: &HeaderName) -> bool {
-    !is_reserved(header.as_str()) && !header.as_str().starts_with("x-remote-")
+    !is_reserved(header.as_str()) && !is_proxy_claim(header.as_str()) && !header.as_str().starts_with("x-remote-")
 }
 
 #[cfg(test)]

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use crate::config::reading::Reading;
 use crate::kubeapi::duration;
-use crate::registry::{UpstreamSettings, UpstreamUrl};
+use crate::message::{AllowedHeaders, hop_by_hop};
+use crate::registry::{LongRunning, UpstreamSettings, UpstreamUrl};
 
 const UPSTREAM: &str = "upstream";
 const TIMEOUT: &str = "upstream-timeout";
+const LONG_RUNNING: &str = "upstream-long-running";
+const ALLOWED: &str = "allow-request-headers";
 
 /// At least one, or a mistake.
 pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) -> Vec<UpstreamSettings> {
@@ -15,6 +18,16 @@ pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) ->
     let authorities = reading.path("upstream-ca-file");
     let identity = reading.pair("upstream-client-cert-file", "upstream-client-key-file");
     let timeouts = timeouts(reading);
+    let long_running = LongRunning::parse(&reading.list(LONG_RUNNING).join(",")).unwrap_or_else(|message| {
+        reading.problem(LONG_RUNNING, message);
+        LongRunning::default()
+    });
+    let allowed = reading.list(ALLOWED);
+    let allowed = AllowedHeaders::parse(allowed.iter().map(String::as_str), hop_by_hop::is_proxy_claim);
+    let allowed_request_headers = allowed.unwrap_or_else(|message| {
+        reading.problem(ALLOWED, message);
+        AllowedHeaders::default()
+    });
     let written = reading.list(UPSTREAM);
     if written.is_empty() {
         reading.problem(UPSTREAM, "needed: the server to stand in front of, such as http://127.0.0.1:8080");
@@ -46,6 +59,8 @@ pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) ->
             authorities: authorities.clone(),
             identity: identity.clone(),
             keeps_host: false,
+            allowed_request_headers: allowed_request_headers.clone(),
+            long_running: long_running.clone(),
         });
     }
     for (path, _) in timeouts {

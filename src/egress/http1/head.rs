@@ -117,23 +117,31 @@ pub(super) fn may_be_whole(text: &[u8], before: usize) -> bool {
 /// RFC 9112, section 6.3.
 fn framing(parts: &mut response::Parts, method: &Method) -> Result<Framing, Fault> {
     let length = length(&mut parts.headers)?;
+    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    let coding = codings.next();
+    if let Some(coding) = coding {
+        if parts.version == Version::HTTP_10 {
+            return Err(Fault::Nonsense("HTTP/1.0 knows no Transfer-Encoding"));
+        }
+        // Any other coding would reach the client without the header that says so.
+        if !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") || codings.next().is_some() {
+            return Err(Fault::Nonsense("its Transfer-Encoding is not chunked alone"));
+        }
+        if length.is_some() {
+            return Err(Fault::Nonsense("it has Content-Length beside Transfer-Encoding"));
+        }
+    }
     let bare = parts.status.is_informational()
         || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || method == Method::HEAD;
     if bare {
         return Ok(Framing::Length(0));
     }
-    let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
-    match (codings.next_back(), length) {
-        (Some(_), _) if parts.version == Version::HTTP_10 => {
-            Err(Fault::Nonsense("HTTP/1.0 knows no Transfer-Encoding"))
-        }
-        // Whether that is all, and nothing else beside it, its reader decides.
-        (Some(last), _) if is_chunked(last) => Ok(Framing::Chunked(Box::default())),
-        (Some(_), _) => Ok(Framing::Close),
-        (None, Some(length)) => Ok(Framing::Length(length)),
-        (None, None) => Ok(Framing::Close),
-    }
+    Ok(match (coding, length) {
+        (Some(_), _) => Framing::Chunked(Box::default()),
+        (None, Some(length)) => Framing::Length(length),
+        (None, None) => Framing::Close,
+    })
 }
 
 /// `Content-Length`; said several times in the same way, it is said once (RFC 9110, section 8.6).
@@ -156,21 +164,17 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
     Ok(Some(length))
 }
 
-fn is_chunked(codings: &HeaderValue) -> bool {
-    codings
-        .as_bytes()
-        .rsplit(|byte| *byte == b',')
-        .next()
-        .is_some_and(|last| last.trim_ascii().eq_ignore_ascii_case(b"chunked"))
-}
-
 /// Whether the connection goes on: HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says `keep-alive`.
 fn keeps(parts: &response::Parts) -> bool {
     let says = |word: &[u8]| {
         let mut options = parts.headers.get_all(CONNECTION).iter().flat_map(|line| hop_by_hop::listed(line.as_bytes()));
         options.any(|option| option.eq_ignore_ascii_case(word))
     };
-    !says(b"close") && (parts.version != Version::HTTP_10 || says(b"keep-alive"))
+    // Whoever says that a 204 is followed by bytes may send them: the next response would begin with them.
+    let followed = parts.status == StatusCode::NO_CONTENT
+        && (parts.headers.contains_key(TRANSFER_ENCODING)
+            || parts.headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0"));
+    !followed && !says(b"close") && (parts.version != Version::HTTP_10 || says(b"keep-alive"))
 }
 
 #[cfg(test)]
@@ -204,10 +208,9 @@ mod tests {
             ("HTTP/1.1 200\r\ncontent-length: 0", "0 true"),
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: x, Close", "5 false"),
             ("HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked", "chunked true"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked", "chunked true"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding:\tchunked ", "chunked true"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip", "close false"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked", "close false"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding:\tchunked ", "chunked true"),
+            ("HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked", "0 true"),
+            ("HTTP/1.1 204 No Content\r\nContent-Length: 7", "0 false"),
             ("HTTP/1.1 200 OK", "close false"),
             ("HTTP/1.1 204 No Content", "0 true"),
             ("HTTP/1.1 304 Not Modified\r\nContent-Length: 7", "0 true"),
@@ -235,6 +238,13 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length:",
             "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999",
             "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5",
+            "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\nContent-Length: 5",
             "HTTP/1.1 200 OK\r\nContent-Length : 5",
             "HTTP/1.1 200 OK\r\nA: 1\r\n 2",
             "HTTP/1.1 200 OK\r\nno header",

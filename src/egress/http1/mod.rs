@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::header::UPGRADE;
 use http::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
@@ -64,11 +65,12 @@ impl Line {
     /// [`Fault`]; it may have been carried out.
     pub fn ask(&mut self, request: Request<Body>) -> impl Future<Output = Result<Response<Received>, Fault>> {
         let method = request.method().clone();
+        let may_switch = request.headers().contains_key(UPGRADE);
         self.sending = sending::send(&self.wire, request);
-        self.answer(method)
+        self.answer(method, may_switch)
     }
 
-    async fn answer(&self, method: Method) -> Result<Response<Received>, Fault> {
+    async fn answer(&self, method: Method, may_switch: bool) -> Result<Response<Received>, Fault> {
         // What came of a head before the last piece; nearly always it comes in one.
         let mut begun = Vec::new();
         loop {
@@ -96,6 +98,9 @@ impl Line {
                 begun.clear();
                 self.wire.put_back(rest);
                 continue;
+            }
+            if status.is_informational() && !may_switch {
+                return Err(Fault::Nonsense("it switches protocols, which was not asked for"));
             }
             let keeps = head.keeps && !status.is_informational();
             return Ok(Response::from_parts(head.parts, self.body(head.framing, keeps, rest)));

@@ -312,9 +312,15 @@ async fn an_answer_that_comes_before_the_backend_stops_reading_is_not_lost() {
 #[tokio::test]
 async fn what_comes_with_a_switch_is_the_tunnels() {
     locally(async {
+        const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\nfirst ";
+        let (mut line_of_other, mut far_of_other, _open_of_other) = line();
+        far_of_other.write_all(SWITCH).await.unwrap();
+        assert!(matches!(line_of_other.ask(get()).await, Err(Fault::Nonsense(_))), "nobody asked for it");
         let (mut line, mut far, _open) = line();
-        far.write_all(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\nfirst ").await.unwrap();
-        let response = line.ask(get()).await.unwrap();
+        far.write_all(SWITCH).await.unwrap();
+        let mut asks = get();
+        asks.headers_mut().insert("upgrade", HeaderValue::from_static("x"));
+        let response = line.ask(asks).await.unwrap();
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
         assert!(!line.wire.is_over(), "no request may follow");
         drop(response);

@@ -208,6 +208,18 @@ impl AccessRecord {
         }
     }
 
+    /// It turned out to be long-running, by the type of its response.
+    pub fn runs_long(&mut self) {
+        let open = &mut *self.0;
+        if let Some(counted) = open.counted.as_mut().filter(|counted| !counted.long_running) {
+            counted.long_running = true;
+            open.worker.metrics.request_runs_long(counted.series);
+            if let Some(service) = &open.service {
+                service.request_runs_long();
+            }
+        }
+    }
+
     /// The APIService it goes to; after [`AccessRecord::asks`]. Only the first word counts.
     pub fn service(&mut self, service: &Rc<Service>) {
         if self.0.service.is_none() {

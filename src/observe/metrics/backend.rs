@@ -29,6 +29,7 @@ impl Service {
             watches: Tally::default(),
             in_flight: Tally::default(),
             retries: Default::default(),
+            forbidden_bodies: Tally::default(),
         });
         (Rc::new(Service(series.clone(), PhantomData)), series)
     }
@@ -43,6 +44,11 @@ impl Service {
         self.0.retries[reason as usize].up();
     }
 
+    /// Counts a body that came behind a status that has none.
+    pub fn sent_forbidden_body(&self) {
+        self.0.forbidden_bodies.up();
+    }
+
     pub(in crate::observe) fn request_began(&self, long_running: bool, watch: bool) {
         if watch {
             self.0.watches.up();
@@ -50,6 +56,10 @@ impl Service {
         if !long_running {
             self.0.in_flight.up();
         }
+    }
+
+    pub(in crate::observe) fn request_runs_long(&self) {
+        self.0.in_flight.down();
     }
 
     pub(in crate::observe) fn request_ended(&self, long_running: bool, watch: bool) {
@@ -129,6 +139,7 @@ pub(super) struct ServiceSeries {
     pub(super) in_flight: Tally,
     /// As [`Retry::ALL`].
     pub(super) retries: [Tally; Retry::ALL.len()],
+    pub(super) forbidden_bodies: Tally,
 }
 
 pub(super) struct EndpointSeries {

@@ -277,6 +277,11 @@ impl Sums {
                 text.sample(&[("apiservice", service), ("reason", reason.as_str())], count);
             }
         }
+        let help = "Responses of a backend that had a body although their status allows none.";
+        text.family("narthex_backend_forbidden_bodies_total", Kind::Counter, help);
+        for (service, sums) in self.services.iter().filter(|(_, sums)| sums.forbidden_bodies > 0) {
+            text.sample(&[("apiservice", service)], sums.forbidden_bodies);
+        }
     }
 
     fn watches(&self, text: &mut Text) {

@@ -37,6 +37,7 @@ pub(super) struct RequestSums {
 pub(super) struct ServiceSums {
     pub(super) watches: u64,
     pub(super) retries: [u64; Retry::ALL.len()],
+    pub(super) forbidden_bodies: u64,
 }
 
 #[derive(Default)]
@@ -131,6 +132,7 @@ impl ServiceSums {
     fn add(&mut self, series: &ServiceSeries) {
         self.watches = self.watches.wrapping_add(series.watches.get());
         add(&mut self.retries, series.retries.iter().map(|cell| cell.get()));
+        self.forbidden_bodies = self.forbidden_bodies.wrapping_add(series.forbidden_bodies.get());
     }
 }
 

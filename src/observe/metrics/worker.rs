@@ -142,6 +142,14 @@ impl WorkerMetrics {
         })
     }
 
+    /// A request that is in flight turns out to be long-running.
+    pub(in crate::observe) fn request_runs_long(&self, series: Series) {
+        self.with(series, |series| {
+            self.shard.in_flight[usize::from(series.verb.is_mutating())].down();
+            series.long_running.up();
+        });
+    }
+
     /// The request that began is over.
     pub(in crate::observe) fn request_ended(&self, series: Series, long_running: bool, ended: &Ended) {
         self.with(series, |series| {

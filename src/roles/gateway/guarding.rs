@@ -1,8 +1,7 @@
 //! Where a sidecar does otherwise than a gateway: how it reads a request, and what it leaves to the server behind, which
 //! need not be Kubernetes'. All else of a request's way is the same ([`super::request`]).
 
-use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method};
+use http::Method;
 
 use super::shared::Shared;
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status};
@@ -34,14 +33,6 @@ pub(super) fn info<'r>(
         return Ok(RequestInfo::of_path(method, path));
     }
     RequestInfo::parse(method, path, query)
-}
-
-/// Whether a request that is none of Kubernetes' may go on for as long as both sides like: what gRPC calls, and events
-/// for a page.
-pub(super) fn goes_on(shared: &Shared, headers: &HeaderMap) -> bool {
-    let begins =
-        |name, with: &[u8]| headers.get(name).is_some_and(|value: &HeaderValue| value.as_bytes().starts_with(with));
-    shared.sidecar && (begins(CONTENT_TYPE, b"application/grpc") || begins(ACCEPT, b"text/event-stream"))
 }
 
 /// Whether `timeout` in the query is for us. What a server that is not Kubernetes' means by it is between it and its

@@ -103,7 +103,6 @@ async fn relay(
     let route = table.find_path(path.decoded());
     let upgrading = hop_by_hop::upgrade_protocol(request.headers()).is_some();
     let lasts = info.is_long_running()
-        || guarding::goes_on(shared, request.headers())
         || route.is_some_and(|route| {
             route.api_service.settings.long_running.matches(&info.verb, info.subresource, info.path)
         });
@@ -280,16 +279,18 @@ async fn relay(
     record.admitted();
 
     let openapi = guarding::knows_answers(shared) && local::is_openapi(path.decoded());
-    let sent_query = if query_is_judged { query.wire() } else { query.raw() };
-    let path_and_query = attempt!(sent_path(&path, sent_query, &uri, openapi));
+    let sent_query = if query_is_judged { query.wire_once(info.judged_parameters()) } else { query.raw().into() };
+    let path_and_query = attempt!(sent_path(&path, &sent_query, &uri, openapi));
     let identity_headers = shared.authenticator.identity_headers();
     let outbound = Outbound {
         request,
         path_and_query,
         origin: Origin { signature: &signature, path: path.raw(), audit_id },
         identity_headers: &identity_headers,
+        rules: shared.guard.rules.as_ref().map(|rules| rules.get()),
         connection: &connection.closer,
         timeout,
+        streams_by_type: shared.sidecar,
         places: [place, route_place],
         passage: target.passage(),
     };

@@ -1,0 +1,64 @@
+//! Query parameters given twice: what was authorized is sent, and nothing beside it.
+
+use http::Request;
+use hyper::body::Incoming;
+
+use crate::backend::{Answer, Backend, Settings, json};
+use crate::guarded::Guard;
+use crate::plain::{Place, Plain};
+use crate::scene::{Scene, THINGS};
+use crate::world::World;
+
+async fn fine(_: Request<Incoming>) -> Answer {
+    json(200, "{}")
+}
+
+const CASES: [(&str, &str); 10] = [
+    ("watch=0&watch=1", "watch=0"),
+    ("w%61tch=0&watch=1&limit=5", "w%61tch=0&limit=5"),
+    ("watch=0&w%61tch=1&wat%63h=1", "watch=0"),
+    (
+        "fieldSelector=metadata.name%3Da&pretty=1&fieldSelector=metadata.name%3Db&labelSelector=x&labelSelector=y",
+        "fieldSelector=metadata.name%3Da&pretty=1&labelSelector=x",
+    ),
+    (
+        "limit=5&limit=500&timeoutSeconds=1&timeoutSeconds=999&timeout=9s&timeout=99s",
+        "limit=5&timeoutSeconds=1&timeout=9s",
+    ),
+    // What nobody judges repeats as it likes.
+    ("command=a&command=b&container=c&tty=0&tty=1", "command=a&command=b&container=c&tty=0&tty=1"),
+    ("a&&a&=b&=c", "a&&a&=b&=c"),
+    // Once is as it came.
+    ("watch=0&limit=5&fieldSelector=a%3Db", "watch=0&limit=5&fieldSelector=a%3Db"),
+    ("watch=0&a=1;watch=1", "watch=0"),
+    ("Watch=1&watch=0", "Watch=1&watch=0"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn duplicate_query_parameters_reduced_to_authorized_value() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::default(), fine).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    for client in scene.both().await {
+        for (sent, arrived) in CASES {
+            assert_eq!(client.get(&format!("{THINGS}?{sent}")).await.status, 200, "{sent}");
+            assert_eq!(backend.last().uri.query(), Some(arrived), "{sent}");
+        }
+    }
+}
+
+/// A sidecar judges Kubernetes requests in the same way, and queries of others not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn duplicate_query_parameters_of_other_requests_kept() {
+    let world = World::new();
+    let server = Plain::http1(Place::socket(&world), fine).await;
+    let guard = Guard::before(world, &server.url(), &[]).await;
+    let client = guard.http2().await;
+    for (sent, arrived) in [
+        ("/apis/a.example.com/v1/books?watch=0&watch=1", "watch=0"),
+        ("/books?watch=0&watch=1&timeout=1&timeout=2", "watch=0&watch=1&timeout=1&timeout=2"),
+    ] {
+        assert_eq!(client.get(sent).await.status, 200, "{sent}");
+        assert_eq!(server.last().uri.query(), Some(arrived), "{sent}");
+    }
+}
