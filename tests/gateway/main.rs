@@ -57,6 +57,7 @@ mod process;
 mod proxies;
 mod proxy;
 mod proxy_flags;
+mod proxy_messages;
 mod proxy_url;
 mod query_parameters;
 mod quickstart;

@@ -113,7 +113,7 @@ pub(crate) async fn until(stream: &mut TcpStream, text: &str) -> String {
 }
 
 /// Writes the kubeconfig of somebody who has a certificate and a token.
-fn write_kubeconfig(world: &World, server: &str, token: &str) {
+pub(crate) fn write_kubeconfig(world: &World, server: &str, token: &str) {
     let document = json!({
         "apiVersion": "v1",
         "kind": "Config",

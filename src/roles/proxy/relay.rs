@@ -39,6 +39,14 @@ pub(super) struct Asked<'a> {
 /// does not believe them, others are asked for; what has no body is then sent again.
 pub(super) async fn relay(server: &Rc<Client>, onward: Onward, asked: Asked<'_>) -> Response<Body> {
     let Asked { mut request, target, client, connection } = asked;
+    // client-go lets a client name somebody else; with an empty name it would act as the kubeconfig's own user.
+    if !onward.impersonation().is_empty()
+        && let Some(name) = request.headers().keys().find(|name| hop_by_hop::begins(name.as_str(), "impersonate-"))
+    {
+        tracing::warn!(header = %name, "request refused: impersonation is set by the kubeconfig or --as");
+        let why = "Forbidden: Impersonate-* headers are not accepted, the kubeconfig or --as impersonates already";
+        return answer::error(StatusCode::FORBIDDEN, why);
+    }
     let protocol = match request.version() {
         Version::HTTP_11 => upgrade_protocol(request.headers()).and_then(|it| HeaderValue::from_str(it).ok()),
         _ => None,
@@ -54,7 +62,7 @@ pub(super) async fn relay(server: &Rc<Client>, onward: Onward, asked: Asked<'_>)
 
 async fn plain(server: &Rc<Client>, onward: Onward, request: Request<Received>, replaceable: bool) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let body = if body.is_end_stream() { Body::Empty } else { Body::stream(body) };
+    let body = if body.is_end_stream() { Body::Empty } else { Body::stream(Relayed { from: body, lease: None }) };
     let head = Head { method: parts.method, uri: parts.uri, headers: parts.headers };
     let again = (replaceable && matches!(body, Body::Empty)).then(|| head.clone());
     let mut sent = onward.send(head.with(body)).await;
@@ -178,7 +186,9 @@ fn rewrite(
     impersonation: &[(HeaderName, HeaderValue)],
     client: Option<IpAddr>,
 ) -> bool {
-    hop_by_hop::strip_request(headers, |_| false);
+    // In any spelling but ours: servers behind WSGI or CGI take `_` for `-`.
+    let mimics = |name: &str| hop_by_hop::is_spelled(name, FORWARDED_FOR.as_str()) && FORWARDED_FOR != name;
+    hop_by_hop::strip_request(headers, mimics);
     headers.remove(HOST);
     // It was for us, and is answered by now.
     headers.remove(EXPECT);
@@ -211,9 +221,15 @@ fn rewrite(
 }
 
 fn answered(response: Response<Received>, lease: Lease) -> Response<Body> {
-    let (mut head, from) = response.into_parts();
+    let (mut head, mut from) = response.into_parts();
     hop_by_hop::strip_response(&mut head.headers, |_| false);
-    let mut answer = Response::new(Body::stream(Leased { from, lease }));
+    if head.status == StatusCode::NO_CONTENT {
+        head.headers.remove(CONTENT_LENGTH);
+    }
+    if matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) && !from.is_end_stream() {
+        from = from.without_body(|| tracing::warn!("the API server sent a body behind a status that has none"));
+    }
+    let mut answer = Response::new(Body::stream(Relayed { from, lease: Some(lease) }));
     *answer.status_mut() = head.status;
     *answer.headers_mut() = head.headers;
     answer
@@ -237,29 +253,34 @@ fn unreachable(error: &DialError) -> String {
     }
 }
 
-/// An answer's body, and the hold on the connection that it comes from.
-struct Leased {
+/// A body on its way, of a request or of a response, and the hold on the connection that a response comes from.
+struct Relayed {
     from: Received,
-    lease: Lease,
+    lease: Option<Lease>,
 }
 
-impl http_body::Body for Leased {
+impl http_body::Body for Relayed {
     type Data = Bytes;
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = Pin::new(&mut self.from).poll_frame(cx);
+        let mut polled = Pin::new(&mut self.from).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &mut polled
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            hop_by_hop::strip_trailers(trailers);
+        }
         // hyper never asks again once this is so: the end must be seen here.
         let whole = match &polled {
             Poll::Ready(Some(Ok(_))) => self.from.is_end_stream(),
             Poll::Ready(None) => true,
             _ => false,
         };
-        if whole {
-            self.lease.finished();
+        if whole && let Some(lease) = &mut self.lease {
+            lease.finished();
         }
         // The error itself stays here: hyper would pass on the reason of a reset.
-        polled.map_err(|_| "the API server broke its answer off".into())
+        polled.map_err(|_| "the body broke off".into())
     }
 
     fn is_end_stream(&self) -> bool {
