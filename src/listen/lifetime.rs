@@ -49,6 +49,16 @@ pub(super) struct Lifetime {
 /// carried a request, and one that did and may not have answered our GOAWAY yet.
 const SILENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
+/// How many times [`Limits::read_header_timeout`] an HTTP/2 client has for the rest of a header block or frame while
+/// streams run. After the first it gets GOAWAY, and the streams go on; after the last the connection ends with them.
+///
+/// Nothing else may come before that rest (RFC 9113, section 6.10): no window for the streams that run, no reset of
+/// them, no answer to a ping. So it can be waited for in no other way, and a block cannot be skipped, for the next ones
+/// are compressed by it (section 4.3). With the default of 10 s the client has 60 s; client-go gives its own connection up
+/// when it could not send a ping for 45 s. Without a bound each connection with a watch may hold a block of
+/// [`Limits::max_request_header_bytes`] (1 MiB by default) as long as the watch lasts.
+const UNFINISHED_BESIDE_STREAMS: u32 = 6;
+
 /// How a connection was told to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
@@ -169,18 +179,26 @@ impl Lifetime {
     }
 
     fn verdict(&self, limits: &Limits) -> End {
-        // Where requests run, they bound what the connection costs: a watch is not ended for another's header.
-        if self.upgraded.load(Ordering::Relaxed) || self.active.load(Ordering::Relaxed) > 0 {
+        if self.upgraded.load(Ordering::Relaxed) {
             return End::No;
         }
         let now = self.now();
+        let past = |since: u64, limit: Duration| now.saturating_sub(since) > limit.as_millis() as u64;
+        let first_byte = self.first_byte.load(Ordering::Relaxed);
+        let unfinished = |limit: Duration| first_byte > 0 && past(first_byte - 1, limit);
+        if self.active.load(Ordering::Relaxed) > 0 {
+            // Over HTTP/1.1 it is the running request that bounds what the connection costs.
+            return match self.http2 {
+                true if unfinished(limits.read_header_timeout * UNFINISHED_BESIDE_STREAMS) => End::Now,
+                true if unfinished(limits.read_header_timeout) => End::Gracefully,
+                _ => End::No,
+            };
+        }
         let moved = self.moved.load(Ordering::Relaxed);
         if self.stood.0.swap(moved, Ordering::Relaxed) != moved {
             self.stood.1.store(now, Ordering::Relaxed);
         }
-        let past = |since: u64, limit: Duration| now.saturating_sub(since) > limit.as_millis() as u64;
-        let first_byte = self.first_byte.load(Ordering::Relaxed);
-        if first_byte > 0 && past(first_byte - 1, limits.read_header_timeout) {
+        if unfinished(limits.read_header_timeout) {
             return End::Now;
         }
         let idle = self.idle_since.load(Ordering::Relaxed);
@@ -436,6 +454,33 @@ mod tests {
         later(&listed, 5);
         connections.sweep(&limits(60_000, 1));
         assert_eq!(listed.lifetime.told(), End::Now);
+    }
+
+    #[test]
+    fn unfinished_header_block_ends_connection_with_running_streams_after_goaway() {
+        let (connections, listed) = listed(true);
+        let _active = listed.lifetime.begin();
+        listed.lifetime.frames_came(Owed::Since);
+        connections.sweep(&limits(60_000, 60_000));
+        assert_eq!(listed.lifetime.told(), End::No);
+        later(&listed, 5);
+        // Past the limit, well before six times as long.
+        connections.sweep(&limits(60_000, 4));
+        assert_eq!(listed.lifetime.told(), End::Gracefully);
+        later(&listed, 13);
+        connections.sweep(&limits(60_000, 2));
+        assert_eq!(listed.lifetime.told(), End::Now);
+    }
+
+    #[test]
+    fn finished_header_block_leaves_running_streams_alone() {
+        let (connections, listed) = listed(true);
+        let _active = listed.lifetime.begin();
+        listed.lifetime.frames_came(Owed::Since);
+        listed.lifetime.frames_came(Owed::Nothing);
+        later(&listed, 5);
+        connections.sweep(&limits(60_000, 0));
+        assert_eq!(listed.lifetime.told(), End::No);
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct Limits {
     /// For the whole TLS handshake.
     pub handshake_timeout: Duration,
     /// From a request's first byte to the end of its header; over HTTP/2, for every header block, and every other frame
-    /// but a body's, while no other request runs on the connection.
+    /// but a body's. While other requests run there, a connection gets GOAWAY after it, and ends after six times as long.
     pub read_header_timeout: Duration,
     /// For a connection on which no request runs.
     pub idle_timeout: Duration,

@@ -34,6 +34,7 @@ mod forger;
 mod frames;
 mod guarded;
 mod handshakes;
+mod header_blocks;
 mod identity;
 mod impersonation;
 mod intruders;

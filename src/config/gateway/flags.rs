@@ -116,7 +116,7 @@ pub static SERVING: Group = Group {
             "read-header-timeout",
             Kind::Duration,
             "10s",
-            "Time a client has to send a header block, or an HTTP/2 frame other than a body's, from its first byte. On a connection where requests run, their time counts instead",
+            "Time a client has to send a header block, or an HTTP/2 frame other than a body's, from its first byte. On an HTTP/2 connection where requests run it is asked to go (GOAWAY) after that time, and ends with all that runs after six times as long",
         ),
         Flag::new("idle-timeout", Kind::Duration, "90s", "A connection without a request is closed after this time"),
         Flag::new(
