@@ -95,6 +95,8 @@ fn an_egress_selector_configuration_is_taken_and_refused_as_by_kube_apiserver() 
         };
         // What follows names the program that refuses.
         let message = message.split(" in scheme ").next().unwrap();
+        // There paths are relative to the working directory, here to the file.
+        let message = message.replace("\"run/", &format!("\"{folder}/run/"));
         assert!(errors.contains(&format!("{folder}/{name}: {phase}: {message}")), "{name}: {errors}");
     }
 }

@@ -22,9 +22,22 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     chosen.copied().ok_or_else(|| "no such host".to_owned())
 }
 
+/// The same, or a host alone, for which `port` stands.
+///
+/// # Errors
+/// As [`listen_address`].
+pub(super) fn host_address(text: &str, port: u16) -> Result<SocketAddr, String> {
+    let host = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    match host.parse::<IpAddr>() {
+        Ok(ip) => Ok(SocketAddr::new(ip, port)),
+        Err(_) if !text.contains(':') => listen_address(&format!("{text}:{port}")),
+        Err(_) => listen_address(text),
+    }
+}
+
 /// Host and port, as Go's `net.SplitHostPort`.
 fn split(text: &str) -> Result<(&str, &str), &'static str> {
-    const MISSING: &str = "missing port in address; use HOST:PORT, such as 0.0.0.0:8443";
+    const MISSING: &str = "missing port in address; use HOST:PORT, such as 127.0.0.1:8443 or :8443";
     let (host, port) = text.rsplit_once(':').ok_or(MISSING)?;
     let host = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
         Some(None) => return Err("missing ']' in address"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::flag::{Flag, Group, Kind};
 use super::reading::Reading;
+use crate::kubeapi::duration;
 use crate::kubeclient::{Chosen, Source};
 
 /// What of a kubeconfig counts, and what instead of it.
@@ -59,7 +60,12 @@ pub(super) static WITHOUT_EFFECT: Group = Group {
     heading: "As kubectl has it",
     flags: &[
         Flag::new("namespace", Kind::Text("NAME"), "", NOTHING).or('n'),
-        Flag::new("request-timeout", Kind::Text("DURATION"), "0", NOTHING),
+        Flag::new(
+            "request-timeout",
+            Kind::Text("DURATION"),
+            "0",
+            "Accepted if kubectl would take it (whole seconds, or a duration such as 8s), without effect, as by kubectl proxy",
+        ),
         Flag::new("disable-compression", Kind::Switch, "false", NOTHING),
         Flag::new("match-server-version", Kind::Switch, "false", NOTHING),
         Flag::new("warnings-as-errors", Kind::Switch, "false", NOTHING),
@@ -75,6 +81,7 @@ pub(super) static WITHOUT_EFFECT: Group = Group {
 /// The kubeconfig of somebody on their own machine, and what they said instead of it.
 pub(super) fn source(reading: &mut Reading<'_>) -> Source {
     reading.without_effect(WITHOUT_EFFECT.flags.iter());
+    reading.parse("request-timeout", timeout);
     let mut paths: Vec<PathBuf> = reading.path("kubeconfig").into_iter().collect();
     let named = !paths.is_empty();
     if paths.is_empty() {
@@ -93,6 +100,19 @@ pub(super) fn source(reading: &mut Reading<'_>) -> Source {
         reading.problem("kubeconfig", "needed: there is neither KUBECONFIG nor HOME");
     }
     Source::Person(paths, Box::new(chosen))
+}
+
+/// A timeout as kubectl takes it (`ParseTimeout` in `k8s.io/client-go/tools/clientcmd/overrides.go`): whole seconds, or a
+/// duration of Go's. The message is kubectl's.
+fn timeout(text: &str) -> Result<(), &'static str> {
+    let is_duration = duration::parse_signed(text).is_ok();
+    if text.is_empty() || text.parse::<i64>().is_ok_and(|seconds| seconds >= 0) || is_duration {
+        return Ok(());
+    }
+    Err(
+        "Invalid timeout value. Timeout must be a single integer in seconds, or an integer followed by a corresponding \
+         time unit (e.g. 1s | 2m | 3h)",
+    )
 }
 
 fn chosen(reading: &mut Reading<'_>, named: bool) -> Chosen {

@@ -1,6 +1,6 @@
 //! The settings of `narthex proxy`.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group, Kind};
 use super::gateway::flags;
+use super::listening;
 use super::person;
 use super::reading::{Mistakes, Reading};
 use super::seen;
 use crate::kubeclient::Source;
-use crate::observe::log;
+use crate::observe::{access, log};
 
 /// kubectl's default, which alone goes together with a Unix socket.
 const PORT: u16 = 8001;
@@ -29,9 +30,9 @@ static DOOR: Group = Group {
         ),
         Flag::new(
             "address",
-            Kind::Text("IP"),
+            Kind::Text("HOST"),
             "127.0.0.1",
-            "Where clients connect. Whoever can reach it acts with the credentials of the kubeconfig",
+            "Where clients connect: an address or a name, with :port or without, or :port alone for every address of this machine. Whoever can reach it acts with the credentials of the kubeconfig",
         ),
         Flag::new("port", Kind::Count, "8001", "The port there; 0 takes a free one and says which").or('p'),
         Flag::new(
@@ -97,8 +98,21 @@ static BEHIND: Group = Group {
     ],
 };
 
-static SEEN: Group =
-    Group { heading: "Seen by the operator", flags: &[flags::LOG_FORMAT, flags::LOG_LEVEL, flags::VERBOSITY] };
+static SEEN: Group = Group {
+    heading: "Seen by the operator",
+    flags: &[
+        Flag::new(
+            "access-log",
+            Kind::Choice(&["off", "errors", "all"]),
+            "errors",
+            "Which requests get a log line: none; those that a filter refused or that failed; all",
+        ),
+        Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written"),
+        flags::LOG_FORMAT,
+        flags::LOG_LEVEL,
+        flags::VERBOSITY,
+    ],
+};
 
 /// The local door to an API server.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,6 +141,8 @@ pub struct ProxyConfig {
     pub append_server_path: bool,
     /// How long a client's connection may be silent before it is asked for a sign of life; zero for the usual time.
     pub keep_alive: Duration,
+    /// Records of requests.
+    pub access: access::Settings,
     /// The log.
     pub log: log::Settings,
 }
@@ -209,6 +225,7 @@ impl Arguments<Proxy> {
             source: person::source(&mut reading),
             append_server_path: reading.switch("append-server-path"),
             keep_alive: reading.duration("keepalive"),
+            access: seen::access(&mut reading),
             log: seen::log_settings(&mut reading),
         };
         (config, reading.end())
@@ -217,19 +234,20 @@ impl Arguments<Proxy> {
 
 fn listen(reading: &mut Reading<'_>) -> Listen {
     let port = u16::try_from(reading.count("port", u64::from(u16::MAX))).unwrap_or(PORT);
-    let ip = reading.parse("address", |text| match text {
-        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        text => text.trim_matches(['[', ']']).parse().map_err(|_| "use an address, such as 127.0.0.1 or ::1"),
-    });
+    let address = reading.parse("address", |text| listening::host_address(text, port));
+    if reading.given("port") && address.is_some_and(|address| address.port() != port) {
+        reading.problem("address", "names another port than --port");
+    }
+    let address = address.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
     match reading.path("unix-socket") {
         Some(path) => {
-            if port != PORT {
+            if address.port() != PORT {
                 // In the words of kubectl.
                 reading.problem("unix-socket", "cannot set --unix-socket and --port at the same time");
             }
             Listen::Unix(path)
         }
-        None => Listen::Tcp(SocketAddr::new(ip.unwrap_or(Ipv4Addr::LOCALHOST.into()), port)),
+        None => Listen::Tcp(address),
     }
 }
 
@@ -287,6 +305,20 @@ mod tests {
         assert_eq!((short.api_prefix.as_str(), short.files), ("/custom/", Some(("/tmp".into(), "/files/".to_owned()))));
         assert_eq!(read(&["-u", "/run/s", "--port=8001"]).unwrap().listen, Listen::Unix("/run/s".into()));
         assert!(read(&["--disable-filter"]).unwrap().filter.is_none());
+        for timeout in ["0", "8", "8s", "1m30s", "-2s", "+3", ""] {
+            assert!(read(&[&format!("--request-timeout={timeout}")]).is_ok(), "{timeout}");
+        }
+        for (address, listen) in [
+            ("localhost", "127.0.0.1:8001"),
+            ("[::1]", "[::1]:8001"),
+            ("::1", "[::1]:8001"),
+            ("localhost:8002", "127.0.0.1:8002"),
+            ("[::1]:8002", "[::1]:8002"),
+            (":8002", "0.0.0.0:8002"),
+        ] {
+            let config = read(&[&format!("--address={address}")]).unwrap();
+            assert_eq!(config.listen, Listen::Tcp(listen.parse().unwrap()), "{address}");
+        }
     }
 
     #[test]
@@ -300,7 +332,17 @@ mod tests {
             (&["--api-prefix=custom"], "--api-prefix: \"custom/\": use a path such as /custom/"),
             (&["--api-prefix=/a/../b"], "--api-prefix: \"/a/../b/\": use a path such as /custom/"),
             (&["--accept-paths=^/a,(b"], "--accept-paths: \"(b\" is no regular expression"),
-            (&["--address=example.com"], "--address: \"example.com\": use an address, such as 127.0.0.1 or ::1"),
+            (
+                &["--address=nowhere.invalid", "--www=/tmp", "--www-prefix=/"],
+                "--address: \"nowhere.invalid\": no such host: failed to lookup address information: Name or service not \
+                 known\n--www-prefix: / is the --api-prefix already",
+            ),
+            (&["--address=:8002", "--port=8003"], "--address: names another port than --port"),
+            (
+                &["--request-timeout=soon"],
+                "--request-timeout: \"soon\": Invalid timeout value. Timeout must be a single integer in seconds, or an \
+                 integer followed by a corresponding time unit (e.g. 1s | 2m | 3h)",
+            ),
         ] {
             assert_eq!(read(line).unwrap_err(), expected, "{line:?}");
         }

@@ -36,7 +36,10 @@ impl Mistakes {
             if !by.is_empty() {
                 problem.place = format!("{} {}", by.join(", "), problem.place);
             }
-            self.problems.0.push(problem);
+            // A file that several flags name is wrong once.
+            if !self.problems.0.contains(&problem) {
+                self.problems.0.push(problem);
+            }
         }
     }
 }
@@ -206,15 +209,21 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// A path; an empty text is none.
+    /// A path; an empty text is none. In the configuration file it is relative to that file.
     pub(super) fn path(&mut self, name: &str) -> Option<PathBuf> {
         let path = Some(self.text(name)).filter(|text| !text.is_empty())?;
+        Some(self.resolve(name, &path))
+    }
+
+    /// A path that is the value of a flag, or part of it, as [`Reading::path`].
+    pub(super) fn resolve(&mut self, name: &str, path: &str) -> PathBuf {
+        let path = self.written.resolve(name, path);
         if self.given(name) {
             let (place, field) = self.written.place(name);
             let by = if field.is_empty() { place } else { format!("{place}: {field}") };
-            self.mistakes.named.push((path.clone(), by));
+            self.mistakes.named.push((path.display().to_string(), by));
         }
-        Some(PathBuf::from(path))
+        path
     }
 
     /// A certificate and its key: both or none.

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
 use super::gateway::flags;
+use super::listening;
 use super::reading::{Mistakes, Reading};
-use super::value;
 use crate::observe::{access, audit, log};
 
 /// What the operator sees of a serving role.
@@ -67,5 +67,9 @@ pub(super) fn access(reading: &mut Reading<'_>) -> access::Settings {
 }
 
 pub(super) fn admin_address(reading: &mut Reading<'_>) -> Option<SocketAddr> {
-    if reading.text("admin-address").is_empty() { None } else { reading.parse("admin-address", value::address) }
+    if reading.text("admin-address").is_empty() {
+        None
+    } else {
+        reading.parse("admin-address", listening::listen_address)
+    }
 }

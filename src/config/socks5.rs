@@ -8,7 +8,7 @@ use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group, Kind};
 use super::gateway::{ResolverChoice, flags};
 use super::reading::{Mistakes, Reading};
-use super::{seen, value};
+use super::{listening, seen};
 use crate::egress::{BareName, CLUSTER, DestinationPattern};
 use crate::observe::{access, log};
 
@@ -17,9 +17,9 @@ static DOOR: Group = Group {
     flags: &[
         Flag::new(
             "listen",
-            Kind::Text("IP:PORT"),
+            Kind::Text("HOST:PORT"),
             "127.0.0.1:1080",
-            "Where clients connect; port 0 takes a free one and says which",
+            "Where clients connect: an address or a name, or :PORT for every address of this machine; port 0 takes a free one and says which",
         ),
         Flag::new(
             "credentials-file",
@@ -85,7 +85,7 @@ static SEEN: Group = Group {
         Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written"),
         Flag::new(
             "admin-address",
-            Kind::Text("IP:PORT"),
+            Kind::Text("HOST:PORT"),
             "",
             "Where the operator's own listener stands (plain HTTP: status page, metrics, health), such as 127.0.0.1:6481 (default: nowhere)",
         ),
@@ -136,7 +136,8 @@ impl Arguments<Socks5> {
     /// Reads command line and environment.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (Socks5Config, Mistakes) {
         let mut reading = Reading::new(&self.written, Socks5::FLAGS, Socks5::LATER, Socks5::KIND, environment);
-        let listen = reading.parse("listen", value::address).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let listen =
+            reading.parse("listen", listening::listen_address).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
         let credentials_file = reading.path("credentials-file");
         let only_this_machine = listen.ip().to_canonical().is_loopback();
         if !only_this_machine && credentials_file.is_none() {
@@ -248,7 +249,7 @@ mod tests {
         for (line, expected) in [
             (
                 &["--listen=1080"][..],
-                "--listen: \"1080\": use an address and a port, such as 127.0.0.1:6480 or [::1]:6480",
+                "--listen: \"1080\": missing port in address; use HOST:PORT, such as 127.0.0.1:8443 or :8443",
             ),
             (&["--allow-destinations="], "--allow-destinations: is empty: nobody could be connected to anything"),
             (

@@ -1,7 +1,5 @@
 //! Values as the command line writes them, the same as Go's flag packages read them.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
 /// Splits a comma list; a part in double quotes may hold commas, and `""` inside it is one quote, as
 /// in CSV. An empty text is an empty list.
 pub(super) fn list(text: &str) -> Vec<String> {
@@ -42,15 +40,6 @@ pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// `IP:PORT`, `[IP]:PORT` or `localhost:PORT`.
-pub(super) fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    if let Some(port) = text.strip_prefix("localhost:") {
-        let port = port.parse().map_err(|_| "use a port from 0 to 65535")?;
-        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-    }
-    text.parse().map_err(|_| "use an address and a port, such as 127.0.0.1:6480 or [::1]:6480")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,15 +71,6 @@ mod tests {
         }
         for text in ["", "yes", "on", "2"] {
             assert!(switch(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn addresses() {
-        assert_eq!(address("localhost:0").unwrap().to_string(), "127.0.0.1:0");
-        assert_eq!(address("[::1]:6480").unwrap().to_string(), "[::1]:6480");
-        for text in ["", "6480", ":6480", "example.com:1", "127.0.0.1", "localhost:70000"] {
-            assert!(address(text).is_err(), "{text}");
         }
     }
 

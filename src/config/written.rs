@@ -1,18 +1,22 @@
 //! What the operator wrote: command line before environment before file, each value with its place.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
 
 use super::file;
 use super::flag::{Flag, Group, Kind};
 use super::value;
+use crate::kubeclient::IN_CLUSTER;
 use crate::process::{Problem, Problems};
 
 /// The flags that were given, as text, each with where it was given.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     given: BTreeMap<&'static str, Given>,
+    /// The folder of the configuration file.
+    folder: PathBuf,
 }
 
 /// One flag as it was given; a list may have several values.
@@ -71,6 +75,7 @@ impl Written {
             match std::fs::read_to_string(path) {
                 Err(error) => problems.0.push(Problem::new(place, format_args!("cannot read {path}: {error}"))),
                 Ok(text) => {
+                    self.folder = Path::new(path).parent().unwrap_or(Path::new("")).to_owned();
                     for (flag, given) in file::read(path, &text, kind, groups, later, &mut problems) {
                         self.given.entry(flag.name).or_insert(given);
                     }
@@ -82,6 +87,16 @@ impl Written {
 
     pub(super) fn get(&self, name: &str) -> Option<&Given> {
         self.given.get(name)
+    }
+
+    /// A path that is the value of this flag, or part of it. In the configuration file it is relative to that file.
+    pub(super) fn resolve(&self, name: &str, path: &str) -> PathBuf {
+        match self.given.get(name).map(|given| &given.origin) {
+            // Words that are no path.
+            _ if matches!(path, "" | "-" | IN_CLUSTER) => PathBuf::from(path),
+            Some(Origin::File { .. }) => self.folder.join(path),
+            _ => PathBuf::from(path),
+        }
     }
 
     /// Where the flag was given, for a [`Problem`]: place and field. A flag that nobody gave stands on

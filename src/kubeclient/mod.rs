@@ -23,4 +23,4 @@ pub use onward::{Onward, Undelivered};
 pub use plugin::Denied;
 pub use remote::{Jobs, Remote};
 pub use server::Server;
-pub use source::Source;
+pub use source::{IN_CLUSTER, Source};

@@ -21,6 +21,9 @@ pub enum Source {
     InCluster,
 }
 
+/// What stands instead of a kubeconfig's path for the cluster of the pod that we run in.
+pub const IN_CLUSTER: &str = "in-cluster";
+
 /// Where Kubernetes mounts a service account.
 pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -53,7 +56,7 @@ impl Source {
 impl Source {
     /// What a flag names: the word `in-cluster`, or a file.
     pub fn named(path: PathBuf) -> Source {
-        if path == Path::new("in-cluster") { Source::InCluster } else { Source::File(path) }
+        if path == Path::new(IN_CLUSTER) { Source::InCluster } else { Source::File(path) }
     }
 }
 

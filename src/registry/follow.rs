@@ -1,31 +1,57 @@
 //! The sources of the registry, followed into one snapshot: a change takes effect within a second, a mistake changes
 //! nothing.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::cluster::{ClusterState, Followed, Statuses, Watching};
+use super::cross_check::cross_check;
 use super::last_good::LastGood;
+use super::resolve::Rules;
+use super::saved_manifests::SavedManifests;
 use super::scan::Scan;
 use super::snapshot::{News, Registry, Settings};
 use super::source::{Layers, Source, Touched};
+use crate::egress::Ways;
 use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
 
-/// A registry directory that was right when it was opened.
+/// A registry directory that was right when it was opened, or before, as the last good state saved of it says.
 pub struct Directory {
     settings: Settings,
     state: LastGood,
+    saved: Option<SavedManifests>,
     follower: Follower,
 }
 
 impl Directory {
-    /// Reads the directory. The error has every mistake in it.
+    /// Reads the directory. Where something in it is wrong, the last good state counts that was saved of it, and the
+    /// registry has the mistakes; without one the error has every mistake.
     pub fn open(settings: Settings) -> Result<(Directory, Registry), Problems> {
         // Before the first reading, so that no change falls between.
         let follower = Follower::directory(&settings.dir);
+        let saved = settings.last_good.clone().map(|place| SavedManifests::new(place, settings.dir.clone()));
+        let scan = Scan::of(&settings.dir);
+        let texts = saved.is_some().then(|| ScannedTexts::of(&scan));
         let mut state = LastGood::new(settings.clone());
-        state.update(Scan::of(&settings.dir));
-        let registry = state.problems().or(Registry::of(Layers::only(&state)))?;
-        Ok((Directory { settings, state, follower }, registry))
+        state.update(scan);
+        let problems = state.problems();
+        if !problems.0.is_empty() {
+            state = saved.as_ref().and_then(|saved| restored(&settings, saved)).ok_or(problems)?;
+        }
+        // Only now: of a start that fails nothing is saved.
+        if let (Some(saved), Some(texts)) = (&saved, texts) {
+            texts.save(saved, &state);
+        }
+        let mut registry = Registry::of(Layers::only(&state));
+        registry.problems = Arc::new(state.problems());
+        Ok((Directory { settings, state, saved, follower }, registry))
+    }
+
+    /// Which objects do not belong together, now that `registry` was made of the directory; `elsewhere` says whether
+    /// Services may come from another source as well.
+    pub fn cross_check(&self, registry: &Registry, rules: Rules, ways: &Ways, elsewhere: bool) -> Problems {
+        cross_check(&self.state, registry, (rules, ways), elsewhere)
     }
 
     /// Reads what changed; says which objects may be others.
@@ -37,7 +63,12 @@ impl Directory {
             }
             None => Scan::of(&self.settings.dir),
         };
-        self.state.update(scan)
+        let texts = self.saved.is_some().then(|| ScannedTexts::of(&scan));
+        let touched = self.state.update(scan);
+        if let (Some(saved), Some(texts)) = (&self.saved, texts) {
+            texts.save(saved, &self.state);
+        }
+        touched
     }
 
     /// Tells who follows a kube-apiserver which Services are named here.
@@ -47,6 +78,41 @@ impl Directory {
             cluster.also(name, self.state.api_service(name).as_ref().map(|(_, one)| one.as_ref()));
         }
     }
+}
+
+/// What a look at the directory read, to be saved if it is right.
+struct ScannedTexts {
+    texts: Vec<(PathBuf, String)>,
+    only: Option<BTreeSet<PathBuf>>,
+    present: Option<BTreeSet<PathBuf>>,
+}
+
+impl ScannedTexts {
+    fn of(scan: &Scan) -> ScannedTexts {
+        let texts = scan.files.iter().filter_map(|file| Some((file.path.clone(), file.text.as_ref().ok()?.clone())));
+        let present = || scan.files.iter().map(|file| file.path.clone()).collect();
+        ScannedTexts { texts: texts.collect(), only: scan.only.clone(), present: scan.only.is_none().then(present) }
+    }
+
+    /// Saves the files that are right in `state`, and forgets those that are gone.
+    fn save(self, saved: &SavedManifests, state: &LastGood) {
+        let right = self.texts.into_iter().filter(|(path, _)| state.is_right(path));
+        let right = right.map(|(path, text)| (path, Some(text)));
+        let gone = self.only.into_iter().flatten().filter(|path| !state.has(path)).map(|path| (path, None));
+        saved.save(right.chain(gone).collect(), self.present);
+    }
+}
+
+/// The state of a process that read the saved manifests, which the directory replaces where it is right. Nothing where
+/// not everything saved is right any more: half of a registry is none.
+fn restored(settings: &Settings, saved: &SavedManifests) -> Option<LastGood> {
+    let mut state = LastGood::new(settings.clone());
+    state.update(saved.load()?);
+    if !state.is_all_right() {
+        return None;
+    }
+    state.update(Scan::of(&settings.dir));
+    Some(state)
 }
 
 /// Where the registry comes from: a directory, a kube-apiserver, both, or nowhere.
@@ -66,10 +132,15 @@ impl Following {
         let mut registry = Registry::clone(&publisher.reader().get());
         // What the directory says alone is published already.
         tell_warnings(&registry.warnings());
+        let mut problems = (Problems::default(), Problems::default());
         if let Some(directory) = &directory {
             directory.tell(cluster.as_ref(), &directory.state.all());
+            problems.0 = directory.state.problems();
+            for problem in &problems.0.0 {
+                tracing::warn!("registry: {problem}; the last good state is served, as saved in --data-dir");
+                mistake(problem);
+            }
         }
-        let mut problems = (Problems::default(), Problems::default());
         loop {
             let mut touched = Touched::default();
             tokio::select! {

@@ -92,6 +92,29 @@ impl LastGood {
         state.problems().or(Registry::of(Layers::only(&state)))
     }
 
+    /// Whether a file is there, and everything in it right.
+    pub(super) fn is_right(&self, path: &Path) -> bool {
+        self.files.get(path).is_some_and(|judged| judged.problems.is_empty())
+    }
+
+    /// Whether a file is there, right or not.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.files.contains_key(path)
+    }
+
+    /// Whether nothing in any file is wrong; of two objects with one name the other may still be.
+    pub(super) fn is_all_right(&self) -> bool {
+        self.files.values().all(|judged| judged.problems.is_empty())
+    }
+
+    /// All EndpointSlices and Endpoints, and where they stand.
+    pub(super) fn endpoint_slices_in_order(&self) -> impl Iterator<Item = (&str, &EndpointSlice)> {
+        self.objects.values().filter_map(|known| match &known.object {
+            Object::EndpointSlice(one) => Some((known.place.as_str(), one.as_ref())),
+            _ => None,
+        })
+    }
+
     /// The files that have to be read again when any other changes.
     pub(super) fn dependent(&self) -> impl Iterator<Item = &PathBuf> {
         self.files.iter().filter(|(_, judged)| judged.depends).map(|(path, _)| path)

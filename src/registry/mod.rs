@@ -6,6 +6,7 @@
 mod annotations;
 mod api_service;
 mod cluster;
+mod cross_check;
 mod delegate;
 mod endpoints;
 mod follow;
@@ -16,6 +17,7 @@ mod long_running;
 mod manifest;
 mod names;
 mod resolve;
+mod saved_manifests;
 mod scan;
 mod service;
 pub(crate) mod snapshot;

@@ -23,7 +23,7 @@ pub(super) struct ManifestFile {
 }
 
 /// A bigger manifest is a mistake; an API server takes no object above 3 MiB.
-const LARGEST: u64 = 16 << 20;
+pub(super) const LARGEST: u64 = 16 << 20;
 /// More files than this are not a registry.
 const MOST: usize = 20_000;
 const DEEPEST: usize = 16;

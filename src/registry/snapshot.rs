@@ -19,6 +19,9 @@ use crate::process::{Lately, Problem, Problems, Sharded};
 pub struct Settings {
     /// `--registry-dir`.
     pub dir: PathBuf,
+    /// Where the last good state of `dir` is saved, and taken from at a start at which something in it is wrong;
+    /// nowhere with `--registry-strict`.
+    pub last_good: Option<PathBuf>,
     /// `--allow-url-backends`.
     pub allow_url_backends: bool,
     /// `--request-timeout`, for an APIService that does not say.
@@ -31,6 +34,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             dir: PathBuf::new(),
+            last_good: None,
             allow_url_backends: false,
             default_request_timeout: Duration::from_secs(60),
             default_max_inflight: 200,

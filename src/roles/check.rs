@@ -40,7 +40,7 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
 
 /// A gateway's, and what works as one.
 fn gateway_s(config: &GatewayConfig, mistakes: Mistakes, role: &str) -> ExitCode {
-    match gateway::prepare(config, mistakes, role) {
+    match gateway::prepare(config, mistakes, role, gateway::Purpose::Check) {
         Ok((_, files)) => {
             warn(&files.warnings());
             print(format!("{role}: no mistakes found\n").as_bytes())
@@ -52,18 +52,20 @@ fn gateway_s(config: &GatewayConfig, mistakes: Mistakes, role: &str) -> ExitCode
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::tls::{Authority, Request};
 
     /// The flags and, in the same go, the files they name.
     fn check(line: &[String], home: &Path) -> (Mistakes, Vec<String>) {
         let line = ["narthex", "check", "gateway"].into_iter().map(str::to_owned).chain(line.iter().cloned());
         let Ok(cli::Command::Check(cli::Check::Gateway(arguments))) = cli::parse(line) else { panic!("not read") };
         let home = home.to_str().unwrap().to_owned();
-        let (config, mistakes) = arguments.read(&|name| (name == "HOME").then(|| home.clone()));
-        let of_files = gateway::Files::read(&config).err().unwrap_or_default();
-        let problems = mistakes.problems.0.iter().chain(&of_files.0).map(ToString::to_string).collect();
-        (mistakes, problems)
+        let (config, mut mistakes) = arguments.read(&|name| (name == "HOME").then(|| home.clone()));
+        let flags = mistakes.clone();
+        mistakes.of_files(gateway::Files::check(&config).err().unwrap_or_default());
+        (flags, mistakes.problems.0.iter().map(ToString::to_string).collect())
     }
 
     fn authority() -> String {
@@ -140,5 +142,128 @@ mod tests {
             assert_eq!(check(&[client.clone(), front, names], home.path()).1, [""; 0]);
         }
         assert_eq!(check(&[client, front("distinct.crt", &other)], home.path()).1, [""; 0]);
+    }
+
+    /// A pair that was made so many days ago, and is good for a year from then on.
+    fn pair(folder: &Path, name: &str, days_ago: u64) -> (String, String) {
+        let then = SystemTime::now() - Duration::from_secs(days_ago * 24 * 60 * 60);
+        let (authority, _) = Authority::new("old", then).unwrap();
+        let issued = authority.issue(&Request::client("us", &[]), then).unwrap();
+        (write(folder, &format!("{name}.crt"), &issued.certificate), write(folder, &format!("{name}.key"), &issued.key))
+    }
+
+    #[test]
+    fn certificate_expired_is_a_finding_of_check_and_no_problem_at_a_start() {
+        let home = tempfile::tempdir().unwrap();
+        let (certificate, key) = pair(home.path(), "proxy", 400);
+        let line = [format!("--proxy-client-cert-file={certificate}"), format!("--proxy-client-key-file={key}")];
+        let (_, problems) = check(&line, home.path());
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        for words in ["--proxy-client-cert-file", "proxy.crt", "CN=us", "is not valid: it expired on 2"] {
+            assert!(problems[0].contains(words), "{problems:?}");
+        }
+        let line = ["narthex", "gateway"].into_iter().map(str::to_owned).chain(line);
+        let Ok(cli::Command::Gateway(arguments)) = cli::parse(line) else { panic!("not read") };
+        let (config, _) = arguments.read(&|name| (name == "HOME").then(|| home.path().display().to_string()));
+        assert_eq!(gateway::Files::read(&config).err(), None);
+
+        let (authority, _) =
+            Authority::new("old", SystemTime::now() - Duration::from_secs(20 * 366 * 24 * 3600)).unwrap();
+        let bundle = write(home.path(), "old-ca.crt", &authority.pem());
+        let config = format!(
+            "{{apiVersion: v1, kind: Config, current-context: x, contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
+             clusters: [{{name: c, cluster: {{server: 'https://a', certificate-authority: {bundle:?}}}}}], users: [{{name: u, \
+             user: {{client-certificate: {certificate:?}, client-key: {key:?}}}}}]}}"
+        );
+        let config = write(home.path(), "kubeconfig", &config);
+        let line = [
+            format!("--client-ca-file={bundle}"),
+            format!("--authentication-kubeconfig={config}"),
+            format!("--authorization-kubeconfig={config}"),
+            "--authorization-mode=Webhook".to_owned(),
+        ];
+        let (_, problems) = check(&line, home.path());
+        // The bundle of the flag and of the kubeconfig are one file, so one mistake.
+        assert_eq!(problems.len(), 2, "{problems:#?}");
+        assert!(problems[0].contains("--client-ca-file") && problems[0].contains("old-ca.crt"), "{problems:#?}");
+        assert!(problems[1].contains("proxy.crt with") && problems[1].contains("expired"), "{problems:#?}");
+    }
+
+    #[test]
+    fn mistake_named_by_several_flags_is_told_once_with_all_of_them() {
+        let home = tempfile::tempdir().unwrap();
+        let bad = write(home.path(), "ca.crt", "not PEM");
+        let (_, problems) = check(
+            &[
+                format!("--client-ca-file={bad}"),
+                format!("--requestheader-client-ca-file={bad}"),
+                "--authorization-mode=Webhook".to_owned(),
+                "--authentication-kubeconfig=/nowhere/kubeconfig".to_owned(),
+                "--authorization-kubeconfig=/nowhere/kubeconfig".to_owned(),
+                "--delegate-kubeconfig=/nowhere/kubeconfig".to_owned(),
+                "--kubeconfig=/nowhere/kubeconfig".to_owned(),
+            ],
+            home.path(),
+        );
+        assert_eq!(problems.len(), 2, "{problems:#?}");
+        let all = |problem: &str| {
+            let flags =
+                ["--client-ca-file", "--requestheader-client-ca-file", "--authentication-kubeconfig", "--kubeconfig"];
+            flags.into_iter().filter(|flag| problem.contains(flag)).count()
+        };
+        assert_eq!(problems.iter().map(|problem| all(problem)).collect::<Vec<_>>(), [2, 2], "{problems:#?}");
+    }
+
+    #[test]
+    fn kubeconfig_context_that_is_missing_is_told_with_those_there_are() {
+        let home = tempfile::tempdir().unwrap();
+        let config = "{apiVersion: v1, kind: Config, current-context: prod, contexts: [{name: test}, {name: stage}]}";
+        let line = [format!("--delegate-kubeconfig={}", write(home.path(), "kubeconfig", config))];
+        let (_, problems) = check(&line, home.path());
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let expected = "there is no single context \"prod\"; the contexts are \"stage\", \"test\"";
+        assert!(problems[0].ends_with(expected), "{problems:?}");
+    }
+
+    #[test]
+    fn registry_objects_that_do_not_belong_together_are_findings() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = home.path().join("registry");
+        std::fs::create_dir(&registry).unwrap();
+        let text = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.a.io}\nspec: {group: a.io, \
+                    version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {namespace: ns, name: s, port: \
+                    8443}}\n---\napiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: s}\nspec: {clusterIP: \
+                    10.0.0.1, ports: [{port: 443}]}\n";
+        write(&registry, "a.yaml", text);
+        let (_, problems) = check(&[format!("--registry-dir={}", registry.display())], home.path());
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("a.yaml, document 1") && problems[0].contains("spec.service"), "{problems:?}");
+        assert!(problems[0].ends_with("is not listening on port 8443"), "{problems:?}");
+    }
+
+    #[test]
+    fn paths_of_a_configuration_file_are_relative_to_it() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("conf");
+        std::fs::create_dir(&folder).unwrap();
+        let text = "apiVersion: narthex.dev/v1alpha1\nkind: GatewayConfiguration\nclientCaFile: pki/ca.crt\nauditLogPath: \
+                    a.log\nauditPolicyFile: /nowhere/policy.yaml\nauthorizationMode: [Webhook]\n\
+                    authorizationKubeconfig: in-cluster\ntlsSniCertKey: ['a.crt,a.key']\n";
+        let config = write(&folder, "gateway.yaml", text);
+        let (_, problems) =
+            check(&[format!("--config={config}"), "--token-auth-file=tokens.csv".to_owned()], home.path());
+        let shown = |name: &str| folder.join(name).display().to_string();
+        for (path, is_named) in [
+            (shown("pki/ca.crt"), true),
+            (shown("a.crt"), true),
+            ("/nowhere/policy.yaml".to_owned(), true),
+            // Flags are relative to where we are.
+            ("--token-auth-file tokens.csv: ".to_owned(), true),
+            (shown("in-cluster"), false),
+            (shown("tokens.csv"), false),
+        ] {
+            assert_eq!(problems.iter().any(|problem| problem.contains(&path)), is_named, "{path}: {problems:#?}");
+        }
+        assert!(problems.iter().any(|problem| problem.contains("line 3: clientCaFile ")), "{problems:#?}");
     }
 }

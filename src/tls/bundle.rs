@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use base64::Engine as _;
 use rustls::DistinguishedName;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, TrustAnchor};
+use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 
 use super::certificate::Facts;
 use crate::process::Problem;
@@ -110,6 +110,14 @@ impl Bundle {
     /// among its certificates.
     pub fn subjects(&self) -> Vec<DistinguishedName> {
         self.0.anchors.iter().map(|anchor| DistinguishedName::in_sequence(anchor.subject.as_ref())).collect()
+    }
+
+    /// Those of its certificates that are not valid `now`.
+    pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
+        self.0.facts.iter().filter_map(move |facts| {
+            let why = facts.untimely(now)?;
+            Some(Problem::new(&self.0.origin, format_args!("the certificate ({}) is not valid: {why}", facts.subject)))
+        })
     }
 
     /// Whether some key is trusted by both bundles.

@@ -109,6 +109,12 @@ impl KeyPair {
         self.facts.not_after
     }
 
+    /// That it is not valid `now`, if that is so.
+    pub fn untimely(&self, now: UnixTime) -> Option<Problem> {
+        let why = self.facts.untimely(now)?;
+        Some(Problem::new(&self.place, format_args!("the certificate ({}) is not valid: {why}", self.facts.subject)))
+    }
+
     /// The files it came from.
     pub fn place(&self) -> &str {
         &self.place

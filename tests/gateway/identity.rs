@@ -174,7 +174,7 @@ async fn a_front_proxy_speaks_for_others_if_its_authority_and_its_name_are_right
 async fn a_front_proxy_that_names_what_no_header_carries_is_refused() {
     let world = World::new();
     let backend = things(&world).await;
-    let gateway = world.gateway(&["--anonymous-auth"]);
+    let gateway = world.gateway(&world.anonymous().each_ref().map(String::as_str));
     let proxy = world.front_proxy("outer-proxy");
     for (name, value) in [
         ("x-remote-user", &b"jane\xff"[..]),
@@ -227,7 +227,7 @@ async fn nobody_is_let_in_as_nobody() {
 async fn anonymous_is_who_shows_no_credentials_not_who_shows_wrong_ones() {
     let world = World::new();
     let backend = things(&world).await;
-    let gateway = world.gateway(&["--anonymous-auth"]);
+    let gateway = world.gateway(&world.anonymous().each_ref().map(String::as_str));
     for client in both(&world, &gateway, None).await {
         let forged = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
         assert_eq!(client.ask(get(THINGS, &forged)).await.status, 200);
@@ -505,16 +505,14 @@ async fn a_token_among_websocket_protocols_stays_here() {
 async fn who_wants_to_be_somebody_else_is_told_that_nobody_judges_it() {
     let world = World::new();
     let backend = things(&world).await;
-    let gateway = world.gateway(&["--anonymous-auth"]);
+    let gateway = world.gateway(&[]);
     let admin = world.user("admin", &["system:masters"]);
     for name in
         ["Impersonate-User", "Impersonate-Group", "impersonate-uid", "Impersonate-Extra-Scopes", "Impersonate_User"]
     {
-        for pair in [Some(&admin), None] {
-            for client in both(&world, &gateway, pair).await {
-                let status = client.ask(get(THINGS, &[(name, "jane")])).await.refused(403, "Forbidden");
-                assert!(status["message"].as_str().unwrap().to_lowercase().contains("impersonat"), "{status}");
-            }
+        for client in both(&world, &gateway, Some(&admin)).await {
+            let status = client.ask(get(THINGS, &[(name, "jane")])).await.refused(403, "Forbidden");
+            assert!(status["message"].as_str().unwrap().to_lowercase().contains("impersonat"), "{status}");
         }
         let text = format!(
             "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: SPDY/3.1\r\n\
@@ -522,6 +520,21 @@ async fn who_wants_to_be_somebody_else_is_told_that_nobody_judges_it() {
         );
         let answer = raw(&world, &gateway, Some(&admin), &text).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    }
+    assert!(backend.seen().is_empty());
+}
+
+/// As kube-apiserver, which does not let everybody in as nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn anonymous_auth_turned_off_with_a_warning_where_always_allow_decides() {
+    let world = World::new();
+    let backend = things(&world).await;
+    for mode in ["--authorization-mode=AlwaysAllow", "--log-level=info"] {
+        let gateway = world.gateway(&["--anonymous-auth", mode]);
+        for client in both(&world, &gateway, None).await {
+            client.get(THINGS).await.refused(401, "Unauthorized");
+        }
+        gateway.said(&["warning", "--anonymous-auth", "AlwaysAllow"]).await;
     }
     assert!(backend.seen().is_empty());
 }

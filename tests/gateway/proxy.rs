@@ -12,6 +12,10 @@ use crate::proxies::{Asked, Deed, Proxy};
 use crate::raw;
 use crate::world::{PATIENCE, World, eventually, narthex};
 
+/// The answer to pages of others, for which kubectl has no words.
+const CROSS_ORIGIN: &str =
+    "Forbidden: cross-origin request: only pages of the very host and port that is asked are served\n";
+
 /// The door; it goes when dropped.
 pub(crate) struct Door {
     child: Child,
@@ -313,8 +317,8 @@ async fn what_is_not_served_is_said_in_kubectl_s_words() {
         ("GET /api", "", 404, "404 page not found\n"),
         ("POST /custom/api", "", 403, "Forbidden\n"),
         ("GET /custom/api", "Host: rebound.example\r\n", 403, "Forbidden\n"),
-        ("GET /custom/api", "Origin: http://evil.example\r\n", 403, "Forbidden\n"),
-        ("GET /custom/api", "Sec-Fetch-Site: cross-site\r\n", 403, "Forbidden\n"),
+        ("GET /custom/api", "Origin: http://evil.example\r\n", 403, CROSS_ORIGIN),
+        ("GET /custom/api", "Sec-Fetch-Site: cross-site\r\n", 403, CROSS_ORIGIN),
         ("GET /custom/api/v1/namespaces/a/pods/b/%65xec", "", 403, "Forbidden\n"),
         ("GET http://rebound.example/custom/api", "", 403, "Forbidden\n"),
         ("GET http://rebound.example/custom/api", "Host: localhost\r\n", 403, "Forbidden\n"),
@@ -423,7 +427,7 @@ async fn static_files_are_served_under_the_same_filter() {
         ("GET /static/..%2fkubeconfig", "", 404, None, "404 page not found\n"),
         ("GET /static/%00", "", 404, None, "404 page not found\n"),
         ("GET /static/page/", "Host: rebound.example\r\n", 403, None, "Forbidden\n"),
-        ("GET /static/page/", "Origin: http://evil.example\r\n", 403, None, "Forbidden\n"),
+        ("GET /static/page/", "Origin: http://evil.example\r\n", 403, None, CROSS_ORIGIN),
         ("GET /static/big", "Range: bytes=8-11\r\n", 206, None, "8901"),
         ("GET /static/big", "Range: bytes=500000-\r\n", 416, None, "invalid range: failed to overlap\n"),
         ("HEAD /static/big", "", 200, None, ""),
@@ -448,4 +452,65 @@ async fn static_files_are_served_under_the_same_filter() {
     assert!(list.body.ends_with(lines), "{}", list.body);
     assert!(server.seen().is_empty());
     assert_eq!(door.get("/api").await.status, 200);
+}
+
+/// The body is kubectl's; the log names the filter, once for each request.
+#[tokio::test(flavor = "multi_thread")]
+async fn access_log_names_the_filter_that_refused_and_the_failure() {
+    let (world, server) = world().await;
+    let kubeconfig = format!("--kubeconfig={}", world.path("kubeconfig").display());
+    let open = |more: &[&str]| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let arguments = [&[kubeconfig.as_str(), "--port=0"][..], more].concat();
+        (Door::of(&arguments, &[], Stdio::from(file.reopen().unwrap())), file)
+    };
+    let lines = |file: &tempfile::NamedTempFile| {
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        text.lines().filter(|line| line.contains(" access ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (door, log) = open(&["--reject-methods=^(POST|PUT)$", "--accept-paths=^/api"]);
+    let cases = [
+        ("GET /api/v1/namespaces/a/pods/b/exec?token=x", "", "--reject-paths: the path matches ^/api/.*/pods/.*/exec"),
+        ("POST /api", "", "--reject-methods: the method matches ^(POST|PUT)$"),
+        ("GET /version", "", "--accept-paths: no pattern matches the path"),
+        (
+            "GET /api",
+            "Host: rebound.example\r\n",
+            "--accept-hosts: no pattern matches the host \\\"rebound.example\\\"",
+        ),
+        ("GET /api", "Origin: http://evil.example\r\n", "cross-origin request"),
+    ];
+    for (line, headers, _) in cases {
+        assert_eq!(door.ask(line, headers).await.status, 403, "{line}");
+    }
+    assert_eq!(door.get("/api").await.status, 200);
+    drop(server);
+    assert_eq!(door.get("/api").await.status, 500);
+    let written = eventually("six lines", async || Some(lines(&log)).filter(|lines| lines.len() == 6)).await;
+    for ((line, _, cause), written) in cases.iter().zip(&written) {
+        let path = line.split([' ', '?']).nth(1).unwrap();
+        for words in [" status=403 ", "client=127.0.0.1", path, cause] {
+            assert!(written.contains(words), "{words}: {written}");
+        }
+    }
+    assert!(written[0].contains("?token=***"), "{}", written[0]);
+    assert!(written[5].contains(" status=500 ") && written[5].contains("connection refused"), "{}", written[5]);
+    let whole = std::fs::read_to_string(log.path()).unwrap();
+    assert_eq!(whole.matches("connection refused").count(), 1, "one line for each failure: {whole}");
+
+    let (all, all_log) = open(&["--access-log=all", "--access-log-format=json"]);
+    let (none, none_log) = open(&["--access-log=off"]);
+    for door in [&all, &none] {
+        door.get("/api").await;
+        door.ask("GET /api", "Host: rebound.example\r\n").await;
+    }
+    let records = eventually("both records", async || {
+        let text = std::fs::read_to_string(all_log.path()).unwrap();
+        let records = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let records: Vec<_> = records.filter(|record| record["kind"] == "access").collect();
+        (records.len() == 2).then_some(records)
+    })
+    .await;
+    assert_eq!((&records[1]["status"], &records[1]["path"]), (&json!(403), &json!("/api")));
+    assert!(!std::fs::read_to_string(none_log.path()).unwrap().contains(" access "));
 }

@@ -116,7 +116,7 @@ async fn what_is_wrong_with_a_flag_is_said_of_the_flag() {
     let (nowhere, authority) =
         ("--certificate-authority=/nowhere/ca.crt", scene.file("certificate-authority", "backend-ca.crt"));
     for (more, expected) in [
-        (&["--context=nope"][..], "--context: there is no single context \"nope\""),
+        (&["--context=nope"][..], "--context: there is no single context \"nope\"; the contexts are \""),
         (&["--cluster=nope"], "--cluster: there is no single cluster \"nope\""),
         (&["--user=nope"], "--user: there is no single user \"nope\""),
         (&["--server=127.0.0.1:6443"], "--server: \"127.0.0.1:6443\": use a URL"),
@@ -129,6 +129,7 @@ async fn what_is_wrong_with_a_flag_is_said_of_the_flag() {
         (&["--token=a\u{7f}b"], "--token: holds bytes that no token has"),
         (&["--user=other", "--as-group=a"], "--as: is missing"),
         (&["--as-user-extra=a"], "--as-user-extra: \"a\": use KEY=VALUE"),
+        (&["--request-timeout=soon"], "--request-timeout: \"soon\": Invalid timeout value."),
         (&["--username=jane"], "more than one authentication method found for u"),
         // Nobody is to listen in on what was meant for the server.
         (&["--server=http://127.0.0.1:1", "--token=t"], "--server: must be https"),

@@ -125,7 +125,7 @@ async fn metrics_tell_of_real_traffic_under_upstreams_names() {
 async fn nothing_a_client_chooses_becomes_a_label() {
     let world = World::new();
     let _backend = things(&world).await;
-    let gateway = world.gateway(&["--anonymous-auth=true"]);
+    let gateway = world.gateway(&world.anonymous().each_ref().map(String::as_str));
     let client = jane(&world, &gateway).await;
     let marked = Client::http2(&world, &gateway, Some(&world.user("zzmark-user", &["zzmark-group"]))).await;
     let forger = Client::http1(&world, &gateway, None).await;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::backend::{Backend, Settings, Writer, data, json, streamed, told};
 use crate::client::{Client, admin, get, next, sample};
 use crate::refused::retry_after_seconds;
-use crate::world::{World, eventually, narthex};
+use crate::world::{Gateway, World, eventually, narthex};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 const PARTS: &str = "/apis/parts.example.com/v1/namespaces/default/parts";
@@ -354,4 +354,76 @@ async fn a_directory_that_is_replaced_is_followed() {
     eventually("the new directory", async || (client.get(THINGS).await.text() == "two").then_some(())).await;
     world.register("things.example.com", "v1", &[&one]);
     eventually("a change in it", async || (client.get(THINGS).await.text() == "one").then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn registry_last_good_state_served_when_a_file_is_broken_at_start() {
+    let world = World::new();
+    let things = named(&world, Settings::default(), "things").await;
+    let others = named(&world, parts(), "parts").await;
+    world.register("things.example.com", "v1", &[&things]);
+    world.register("parts.example.com", "v1", &[&others]);
+    let file = "v1.things.example.com.yaml";
+    let good = world.read(&format!("registry/{file}"));
+    let broken = good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: many");
+    let refused = |command: &[&str], more: &[&str]| {
+        let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        let output = narthex(&[command, world.arguments(more)].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains(file) && told.contains("groupPriorityMinimum"), "{told}");
+    };
+    let jane = world.user("jane", &[]);
+    let asked = async |gateway: &Gateway, path: &str| {
+        let client = Client::http2(&world, gateway, Some(&jane)).await;
+        eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
+        client.get(path).await.text()
+    };
+    let saved = || std::fs::read_dir(world.path("data/last-good-registry")).map_or(0, |entries| entries.count());
+
+    // At a first start nothing is known, and of one that fails nothing is remembered.
+    world.registry(file, &broken);
+    refused(&["gateway"], &[]);
+    refused(&["gateway"], &[]);
+    world.registry(file, &good);
+    let mut gateway = world.gateway(&[]);
+    eventually("both files to be saved", async || (saved() == 2).then_some(())).await;
+    // Saved as it was when it was last right, by the process that read it.
+    let later = good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: 1001");
+    world.registry(file, &later);
+    let holds = |text: &str| {
+        let mut entries = std::fs::read_dir(world.path("data/last-good-registry")).unwrap();
+        entries.any(|entry| std::fs::read_to_string(entry.unwrap().path()).is_ok_and(|saved| saved.contains(text)))
+    };
+    eventually("the change to be saved", async || holds("groupPriorityMinimum: 1001").then_some(())).await;
+    gateway.signal("TERM");
+    gateway.ended().await;
+
+    world.registry(file, &broken);
+    for strict in [&["check", "gateway"][..], &["gateway"]] {
+        refused(strict, &["--registry-strict"]);
+    }
+    refused(&["check", "gateway"], &[]);
+    let another = format!("--data-dir={}", world.path("another").display());
+    refused(&["gateway"], &[&another]);
+    let mut gateway = world.gateway(&[]);
+    assert_eq!(asked(&gateway, THINGS).await, "things");
+    assert_eq!(asked(&gateway, PARTS).await, "parts");
+    let said = gateway.said(&["registry:", file, "groupPriorityMinimum", "last good state"]).await;
+    assert!(said.contains("WARN"), "{said}");
+    let problems = async |gateway: &Gateway| {
+        admin(gateway, get("/status.json", &[])).await.json()["registryProblems"].as_array().unwrap().len()
+    };
+    assert_eq!(problems(&gateway).await, 1);
+
+    // The broken file is followed, and stays remembered over another start.
+    gateway.signal("TERM");
+    gateway.ended().await;
+    let gateway = world.gateway(&[]);
+    assert_eq!(asked(&gateway, THINGS).await, "things");
+    std::fs::remove_file(world.path(&format!("registry/{file}"))).unwrap();
+    eventually("the mistake to be gone", async || (problems(&gateway).await == 0).then_some(())).await;
+    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    client.get(THINGS).await.refused(404, "NotFound");
+    eventually("one file to be saved", async || (saved() == 1).then_some(())).await;
 }

@@ -332,7 +332,7 @@ fn it_is_refused_where_nobody_decides() {
         &["--authorization-mode=Static,AlwaysAllow", &policy],
     ] {
         let said = check("[]", more);
-        assert!(said.contains("--serve-delegation: needs --authorization-mode Webhook or Static"), "{more:?} {said}");
+        assert!(said.contains("--serve-delegation: needs --authorization-mode Webhook or RBAC"), "{more:?} {said}");
     }
     let config = format!("--authorization-config={}", file.display());
     let said = check("[{type: AlwaysAllow, name: alwaysallow}]", &[&config]);

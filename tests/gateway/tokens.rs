@@ -116,7 +116,9 @@ async fn what_is_wrong_with_a_token_is_401_and_nothing_more() {
     let issuer = Issuer::start(&world, &[("a", &key)]).await;
     let rules =
         json!({"userValidationRules": [{"expression": "!user.username.endsWith('root')", "message": "no root"}]});
-    let gateway = gateway(&world, &issuer.configuration(&world, &rules), &["--anonymous-auth"]);
+    let flags = world.anonymous();
+    let flags = flags.each_ref().map(String::as_str);
+    let gateway = gateway(&world, &issuer.configuration(&world, &rules), &flags);
     let client = Client::http1(&world, &gateway, None).await;
     let good = key.token("RS256", "a", &issuer.claims(&json!({})));
     let_in(&client, &good).await;

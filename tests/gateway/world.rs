@@ -158,6 +158,19 @@ impl World {
         arguments
     }
 
+    /// Flags of a gateway that lets in whoever shows no credentials, and allows everybody everything.
+    pub(crate) fn anonymous(&self) -> [String; 3] {
+        let policy = "kind: ClusterRole\napiVersion: rbac.authorization.k8s.io/v1\nmetadata: {name: all}\nrules:\n\
+             - {verbs: ['*'], apiGroups: ['*'], resources: ['*']}\n- {verbs: ['*'], nonResourceURLs: ['*']}\n---\n\
+             kind: ClusterRoleBinding\napiVersion: rbac.authorization.k8s.io/v1\nmetadata: {name: all}\n\
+             roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: all}\nsubjects:\n\
+             - {apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:authenticated'}\n\
+             - {apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:unauthenticated'}\n";
+        fs::write(self.path("everybody.yaml"), policy).unwrap();
+        let policy = format!("--authorization-policy-file={}", self.path("everybody.yaml").display());
+        ["--anonymous-auth".to_owned(), "--authorization-mode=RBAC".to_owned(), policy]
+    }
+
     /// Starts the gateway with everything named on the command line, and `more`.
     pub(crate) fn gateway(&self, more: &[&str]) -> Gateway {
         Gateway::start(&self.arguments(more))

@@ -48,7 +48,7 @@ pub fn load(path: &Path) -> Result<Vec<SelectionSettings>, Problems> {
     parse(path, &text)
 }
 
-/// Reads the text of such a file; `path` is what problems name and what our kind's paths are relative to.
+/// Reads the text of such a file; `path` is what problems name and what paths in the file are relative to.
 ///
 /// # Errors
 /// As [`load`].
@@ -60,5 +60,5 @@ pub fn parse(path: &Path, text: &str) -> Result<Vec<SelectionSettings>, Problems
     if word("kind") == ours::KIND || word("apiVersion").starts_with("narthex.dev/") {
         return ours::read(path, &place, text);
     }
-    selector::read(text, &tree).map_err(|why| Problem::new(&place, why).into())
+    selector::read(path.parent().unwrap_or(Path::new("")), text, &tree).map_err(|why| Problem::new(&place, why).into())
 }

@@ -25,9 +25,11 @@ const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 /// In the order in which they are told.
 const NAMES: [&str; 3] = ["cluster", "controlplane", "etcd"];
 
-/// Reads the selections in `tree`, which was read from `text`.
-pub(super) fn read(text: &str, tree: &Tree) -> Result<Vec<SelectionSettings>, String> {
-    let services = decode(text, tree).map_err(|why| format!("{READ}: {why}"))?;
+/// Reads the selections in `tree`, which was read from `text`. Paths are relative to `folder`; kube-apiserver takes them
+/// as relative to its working directory.
+pub(super) fn read(folder: &Path, text: &str, tree: &Tree) -> Result<Vec<SelectionSettings>, String> {
+    let mut services = decode(text, tree).map_err(|why| format!("{READ}: {why}"))?;
+    services.iter_mut().for_each(|service| service.resolve(folder));
     let mistakes = Mistakes::of(&services);
     match &mistakes.0[..] {
         [] => {}
@@ -415,6 +417,15 @@ impl Tcp {
 }
 
 impl Service {
+    fn resolve(&mut self, folder: &Path) {
+        let Some(transport) = &mut self.transport else { return };
+        let tls = transport.tcp.iter_mut().filter_map(|tcp| tcp.tls.as_mut());
+        let paths = tls.flat_map(|tls| [&mut tls.authorities, &mut tls.key, &mut tls.certificate]);
+        for path in paths.chain(transport.uds.iter_mut().map(|uds| &mut uds.name)).filter(|path| !path.is_empty()) {
+            *path = folder.join(&*path).display().to_string();
+        }
+    }
+
     /// What a valid entry describes.
     fn settings(self) -> Result<SelectionSettings, String> {
         let kind = match self.protocol.as_str() {

@@ -1,7 +1,5 @@
 //! What is audited, and where that goes.
 
-use std::path::PathBuf;
-
 use crate::config::reading::Reading;
 use crate::observe::audit::{Format, LogSettings, Settings, WebhookSettings};
 
@@ -29,7 +27,7 @@ pub(super) fn audit(reading: &mut Reading<'_>) -> Option<Settings> {
 fn log(reading: &mut Reading<'_>) -> Option<LogSettings> {
     let path = reading.text(LOG);
     let settings = LogSettings {
-        path: (path != "-").then(|| PathBuf::from(&path)),
+        path: (path != "-").then(|| reading.resolve(LOG, &path)),
         format: match &*reading.choice("audit-log-format") {
             "legacy" => Format::Legacy,
             _ => Format::Json,

@@ -1,6 +1,6 @@
 //! What lies behind the gateway, and how requests are relayed to it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::reading::Reading;
@@ -74,9 +74,10 @@ pub struct Forwarding {
     pub max_mutating_inflight: Option<usize>,
 }
 
-pub(in crate::config) fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behind {
+pub(in crate::config) fn behind(reading: &mut Reading<'_>, data_dir: &Path, forwarding: &Forwarding) -> Behind {
     let settings = registry::Settings {
         dir: reading.path("registry-dir").unwrap_or_default(),
+        last_good: (!reading.switch("registry-strict")).then(|| data_dir.join("last-good-registry")),
         allow_url_backends: reading.switch("allow-url-backends"),
         default_request_timeout: forwarding.request_timeout,
         // One backend may take half of what all may take together.

@@ -279,7 +279,12 @@ pub static WHO: Group = Group {
             "",
             "Groups that no user brings in here, for example system:masters; comes before --authentication-pass-on-groups",
         ),
-        Flag::new("anonymous-auth", Kind::Switch, "false", "Let requests without credentials in as system:anonymous"),
+        Flag::new(
+            "anonymous-auth",
+            Kind::Switch,
+            "false",
+            "Let requests without credentials in as system:anonymous. Turned off, with a warning, where --authorization-mode has AlwaysAllow",
+        ),
     ],
 };
 
@@ -291,13 +296,13 @@ pub static DECIDING: Group = Group {
             "authorization-mode",
             Kind::List("MODE"),
             "AlwaysAllow",
-            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; Static whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides. Who may act as somebody else (kubectl --as) only Static and Webhook say",
+            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; RBAC (or Static, which is the same) whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides. Who may act as somebody else (kubectl --as) only RBAC and Webhook say",
         ),
         Flag::new(
             "serve-delegation",
             Kind::Switch,
             "false",
-            "Answer backends what they would ask of a kube-apiserver, so that they need none: whom to believe (ConfigMap kube-system/extension-apiserver-authentication), who holds a token (TokenReview), what a user may (SubjectAccessReview). Only whom the chain here allows to ask; needs Webhook or Static, or --authorization-config",
+            "Answer backends what they would ask of a kube-apiserver, so that they need none: whom to believe (ConfigMap kube-system/extension-apiserver-authentication), who holds a token (TokenReview), what a user may (SubjectAccessReview). Only whom the chain here allows to ask; needs Webhook or RBAC, or --authorization-config",
         ),
     ],
 };
@@ -316,7 +321,7 @@ pub static MAY_THEY: Group = Group {
             "authorization-policy-file",
             Kind::File,
             "",
-            "YAML file of RBAC objects for --authorization-mode=Static, or for type RBAC in --authorization-config: ClusterRole, Role, ClusterRoleBinding, RoleBinding. Followed on disk",
+            "YAML file of RBAC objects for --authorization-mode=RBAC, or for type RBAC in --authorization-config: ClusterRole, Role, ClusterRoleBinding, RoleBinding. Followed on disk",
         ),
         Flag::new(
             "authorization-kubeconfig",
@@ -377,7 +382,13 @@ pub static BEHIND: Group = Group {
             "registry-dir",
             Kind::Directory,
             "",
-            "Directory of manifests: APIService, Service, EndpointSlice. Followed: a change takes effect within a second",
+            "Directory of manifests: APIService, Service, EndpointSlice. Followed: a change takes effect within a second. A file that is wrong changes nothing; at a start with one, the last good state is served, which is kept in --data-dir",
+        ),
+        Flag::new(
+            "registry-strict",
+            Kind::Switch,
+            "false",
+            "Do not start when anything in --registry-dir is wrong, even where the last good state is known",
         ),
         Flag::new(
             "kubeconfig",
@@ -497,9 +508,9 @@ pub static IN_A_CLUSTER: Group = Group {
 
 const ADMIN_ADDRESS: Flag = Flag::new(
     "admin-address",
-    Kind::Text("IP:PORT"),
+    Kind::Text("HOST:PORT"),
     "127.0.0.1:6480",
-    "Where the operator's own listener stands (plain HTTP: status page, metrics, health; other machines get metrics and health alone); port 0 takes a free one, an empty value turns it off",
+    "Where the operator's own listener stands, an address or a name, or :PORT for every address of this machine (plain HTTP: status page, metrics, health; other machines get metrics and health alone); port 0 takes a free one, an empty value turns it off",
 );
 
 pub(in crate::config) const LOG_FORMAT: Flag =

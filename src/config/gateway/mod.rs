@@ -76,13 +76,14 @@ impl Arguments<Gateway> {
     /// the files it names can be looked at in the same go; start nothing with it if anything is.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
         let mut reading = Reading::new(&self.written, Gateway::FLAGS, Gateway::LATER, Gateway::KIND, environment);
-        let who = who::who(&mut reading);
+        let mut who = who::who(&mut reading);
         let forwarding = behind::forwarding(&mut reading);
         let authorization_config = who::authorization_config(&mut reading);
         let configured = authorization_config.is_some();
         let modes = who::modes(&mut reading, configured);
+        who::without_anonymous(&mut reading, &mut who, &modes);
+        let data_dir = data_dir(&mut reading);
         let config = GatewayConfig {
-            data_dir: data_dir(&mut reading),
             serving: serving::serving(&mut reading, &who),
             limits: serving::limits(&mut reading),
             delegated: delegated::delegated(
@@ -97,7 +98,8 @@ impl Arguments<Gateway> {
             policy_file: who::policy_file(&mut reading, &modes, configured),
             modes,
             authorization_config,
-            behind: behind::behind(&mut reading, &forwarding),
+            behind: behind::behind(&mut reading, &data_dir, &forwarding),
+            data_dir,
             guard: Guard::of_gateway(forwarding.forward_uid),
             forwarding,
             shutdown: serving::shutdown(&mut reading),
@@ -293,21 +295,25 @@ mod tests {
                  aggregation will not work",
             ),
             (
-                &["--authorization-mode=RBAC"],
-                "--authorization-mode: \"RBAC\" is not a mode; this version knows AlwaysAllow, AlwaysDeny, Static and Webhook",
+                &["--authorization-mode=ABAC"],
+                "--authorization-mode: \"ABAC\" is not a mode; this version knows AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook",
             ),
             (
                 &["--authorization-mode="],
-                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow, AlwaysDeny, Static and Webhook",
+                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook",
             ),
             (
                 &["--authorization-mode=AlwaysAllow,AlwaysAllow"],
                 "--authorization-mode: AlwaysAllow is there more than once",
             ),
-            (&["--authorization-mode=Static"], "--authorization-policy-file: needed with --authorization-mode=Static"),
+            (
+                &["--authorization-mode=RBAC,Static", "--authorization-policy-file=p.yaml"],
+                "--authorization-mode: Static is there more than once",
+            ),
+            (&["--authorization-mode=Static"], "--authorization-policy-file: needed with --authorization-mode=RBAC"),
             (
                 &["--authorization-policy-file=p.yaml"],
-                "--authorization-policy-file: not used without Static among --authorization-mode",
+                "--authorization-policy-file: not used without RBAC among --authorization-mode",
             ),
             (
                 &["--authorization-mode=Webhook"],
@@ -332,7 +338,7 @@ mod tests {
             ),
             (
                 &["--serve-delegation"],
-                "--serve-delegation: needs --authorization-mode Webhook or Static, or --authorization-config: with \
+                "--serve-delegation: needs --authorization-mode Webhook or RBAC, or --authorization-config: with \
                  AlwaysAllow everybody could ask about everybody, and be told that everything is allowed",
             ),
             (
@@ -385,7 +391,7 @@ mod tests {
             ),
             (
                 &["--admin-address=6480"],
-                "--admin-address: \"6480\": use an address and a port, such as 127.0.0.1:6480 or [::1]:6480",
+                "--admin-address: \"6480\": missing port in address; use HOST:PORT, such as 127.0.0.1:8443 or :8443",
             ),
             (&["--leader-elect"], "--leader-elect: not used without --kubeconfig: nothing is written anywhere"),
             (
@@ -484,14 +490,33 @@ mod tests {
     }
 
     #[test]
+    fn admin_address_takes_names_and_a_port_alone() {
+        for (text, expected) in [
+            ("localhost:6481", "127.0.0.1:6481"),
+            ("[::1]:6481", "[::1]:6481"),
+            (":6481", "0.0.0.0:6481"),
+            ("127.0.0.1:http", "127.0.0.1:80"),
+        ] {
+            let config = read(&[&format!("--admin-address={text}")], &[]).unwrap();
+            assert_eq!(
+                config.seen.admin_address.map(|address| address.to_string()).as_deref(),
+                Some(expected),
+                "{text}"
+            );
+        }
+        assert_eq!(read(&["--admin-address="], &[]).unwrap().seen.admin_address, None);
+    }
+
+    #[test]
     fn the_sample_without_a_kube_apiserver_is_understood() {
         let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/gateway.yaml");
         let config = read(&["--config", sample], &[]).unwrap();
         assert_eq!(config.modes, [Mode::Static]);
         assert_eq!(config.who.drop_groups, ["system:masters"]);
-        let file = |path: &Option<PathBuf>| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path.as_ref().unwrap());
-        crate::authorize::Policy::load(&file(&config.policy_file)).unwrap();
-        let configuration = crate::authenticate::jwt::Configuration::load(&file(&config.who.authentication_config));
+        // What a configuration file names is relative to it, wherever we are started.
+        crate::authorize::Policy::load(config.policy_file.as_ref().unwrap()).unwrap();
+        let authentication = config.who.authentication_config.as_ref().unwrap();
+        let configuration = crate::authenticate::jwt::Configuration::load(authentication);
         assert_eq!(configuration.unwrap().issuers.len(), 1);
     }
 

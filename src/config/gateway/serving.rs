@@ -123,7 +123,12 @@ fn named_pairs(reading: &mut Reading<'_>) -> Vec<NamedPair> {
     let mut pairs = Vec::new();
     for text in reading.list(NAME) {
         match NamedPair::parse(&text) {
-            Ok(pair) => pairs.push(pair),
+            Ok(mut pair) => {
+                for file in [&mut pair.files.certificate, &mut pair.files.key] {
+                    *file = reading.resolve(NAME, &file.display().to_string());
+                }
+                pairs.push(pair);
+            }
             // The parser knows the flag, we know where it was given.
             Err(problem) => reading.problem(NAME, problem.message),
         }

@@ -73,6 +73,17 @@ pub(in crate::config) fn who(reading: &mut Reading<'_>) -> Who {
     }
 }
 
+/// Turns `--anonymous-auth` off where the modes hold AlwaysAllow, whoever turned it on, as kube-apiserver does
+/// (`ApplyAuthorization` in `pkg/kubeapiserver/options/authentication.go`): everybody would be let in as nobody.
+pub(in crate::config) fn without_anonymous(reading: &mut Reading<'_>, who: &mut Who, modes: &[Mode]) {
+    if who.anonymous && modes.contains(&Mode::AlwaysAllow) {
+        let message = "not allowed with --authorization-mode=AlwaysAllow, and turned off: requests without credentials get \
+                       401. Use another mode, or \"anonymous\" in --authentication-config with the paths that are open";
+        reading.warning("anonymous-auth", message);
+        who.anonymous = false;
+    }
+}
+
 /// Groups, each with a star at its end or none; a star elsewhere would mean nothing.
 fn groups(reading: &mut Reading<'_>, name: &str) -> Vec<String> {
     let groups = filled(reading, name);
@@ -160,8 +171,8 @@ pub(in crate::config) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], 
         return path;
     }
     match (&path, modes.contains(&Mode::Static)) {
-        (None, true) => reading.problem(NAME, "needed with --authorization-mode=Static"),
-        (Some(_), false) => reading.problem(NAME, "not used without Static among --authorization-mode"),
+        (None, true) => reading.problem(NAME, "needed with --authorization-mode=RBAC"),
+        (Some(_), false) => reading.problem(NAME, "not used without RBAC among --authorization-mode"),
         _ => {}
     }
     path
@@ -176,7 +187,7 @@ pub(in crate::config) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mo
     if serve && !configured && (!decides || modes.contains(&Mode::AlwaysAllow)) {
         reading.problem(
             NAME,
-            "needs --authorization-mode Webhook or Static, or --authorization-config: with AlwaysAllow everybody could \
+            "needs --authorization-mode Webhook or RBAC, or --authorization-config: with AlwaysAllow everybody could \
              ask about everybody, and be told that everything is allowed",
         );
     }
@@ -189,7 +200,7 @@ pub(in crate::config) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mo
 /// The modes; none where a configuration says it.
 pub(in crate::config) fn modes(reading: &mut Reading<'_>, configured: bool) -> Vec<Mode> {
     const NAME: &str = "authorization-mode";
-    const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny, Static and Webhook";
+    const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook";
     let (written, mut modes) = (reading.list(NAME), Vec::new());
     if configured {
         return modes;
@@ -201,7 +212,7 @@ pub(in crate::config) fn modes(reading: &mut Reading<'_>, configured: bool) -> V
         let mode = match word.as_str() {
             "AlwaysAllow" => Mode::AlwaysAllow,
             "AlwaysDeny" => Mode::AlwaysDeny,
-            "Static" => Mode::Static,
+            "RBAC" | "Static" => Mode::Static,
             "Webhook" => Mode::Webhook,
             _ => {
                 reading.problem(NAME, format_args!("{word:?} is not a mode; {KNOWN}"));

@@ -88,7 +88,7 @@ static DECIDING: Group = Group {
             "authorization-mode",
             Kind::List("MODE"),
             "Webhook",
-            "Webhook lets those through whom the kube-apiserver of --kubeconfig or --authorization-kubeconfig allows; Static whom --authorization-policy-file allows; AlwaysAllow every authenticated user; AlwaysDeny nobody. The first that has an opinion decides",
+            "Webhook lets those through whom the kube-apiserver of --kubeconfig or --authorization-kubeconfig allows; RBAC (or Static, which is the same) whom --authorization-policy-file allows; AlwaysAllow every authenticated user; AlwaysDeny nobody. The first that has an opinion decides",
         ),
         Flag::new(
             "authorization-attributes",

@@ -52,11 +52,12 @@ impl Arguments<Sidecar> {
         if as_rbac_proxy {
             reading = reading.with_defaults(guard::DEFAULTS);
         }
-        let who = gateway::who::who(&mut reading);
+        let mut who = gateway::who::who(&mut reading);
         let forwarding = forwarding(&mut reading);
         let authorization_config = gateway::who::authorization_config(&mut reading);
         let configured = authorization_config.is_some();
         let modes = gateway::who::modes(&mut reading, configured);
+        gateway::who::without_anonymous(&mut reading, &mut who, &modes);
         let api_server = api_server(&mut reading);
         let delegated = gateway::delegated::delegated(
             &mut reading,

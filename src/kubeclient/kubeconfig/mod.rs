@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
+use rustls_pki_types::UnixTime;
 
 pub use chosen::Chosen;
 pub(super) use reading::{Purpose, Reading};
@@ -24,6 +25,7 @@ pub(super) use written::{Exec as ExecWritten, Written};
 use super::plugin::{Granted, Plugin};
 use crate::egress::{Destination, Way, Wire};
 use crate::process::{Problem, Problems};
+use crate::tls::{Bundle, KeyPair};
 
 /// An API server and our credentials for it, checked and ready to use. Has no `Debug`: it holds a token.
 #[derive(Clone)]
@@ -40,6 +42,8 @@ pub struct Kubeconfig {
     pub(super) impersonation: Vec<(HeaderName, HeaderValue)>,
     /// Who gives the credentials that are not written here.
     pub(super) plugin: Option<Plugin>,
+    /// Our certificate, and who vouches for the API server: both are in `wire`, too.
+    certificates: (Option<Arc<KeyPair>>, Option<Bundle>),
     /// The file itself and every file it names.
     pub(super) files: Vec<PathBuf>,
 }
@@ -81,6 +85,13 @@ impl Kubeconfig {
     /// The path of the API server's URL; empty, or `/prefix`.
     pub fn path(&self) -> &str {
         &self.prefix
+    }
+
+    /// Certificates in it that are not valid `now`.
+    pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
+        let (identity, authorities) = &self.certificates;
+        let ours = identity.as_ref().and_then(|pair| pair.untimely(now));
+        ours.into_iter().chain(authorities.iter().flat_map(move |bundle| bundle.untimely(now)))
     }
 
     /// What a person should know of who is to give our credentials, before they are needed.

@@ -94,6 +94,7 @@ impl Reading {
             }
             plugin => plugin,
         };
+        let certificates = (credentials.identity.clone(), authorities.clone());
         let settings = ClientSettings {
             authorities,
             insecure_skip_verify: cluster.insecure_skip_tls_verify,
@@ -116,6 +117,7 @@ impl Reading {
             authorization: credentials.authorization,
             impersonation: credentials.impersonation,
             plugin,
+            certificates,
             files: Vec::new(),
         })
     }
@@ -129,7 +131,7 @@ impl Reading {
         match written.context(&name) {
             Some((at, Some(context))) => Some((at, context)),
             Some((at, None)) => self.wrong(&at, "is missing"),
-            None => self.wrong(&at, format_args!("there is no single context {name:?}")),
+            None => self.wrong(&at, format_args!("there is no single context {name:?}{}", written.contexts_in_words())),
         }
     }
 

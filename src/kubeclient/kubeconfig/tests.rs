@@ -322,7 +322,7 @@ fn of_several_files_the_first_that_has_an_entry_counts() {
     assert_eq!((found.authorization.unwrap().as_bytes(), found.impersonation.len()), (&b"Bearer s3cret"[..], 0));
     assert_eq!(found.files, files(&["gone", "one", "sub/two", "token", "sub/../ca.crt"]));
     let other = load(&["sub/two", "one"]).err().unwrap();
-    assert_eq!(other, "DIR/sub/two: current-context: there is no single context \"there\"");
+    assert_eq!(other, "DIR/sub/two: current-context: there is no single context \"there\"; the contexts are \"here\"");
     world.write("sub/two", &std::fs::read_to_string(folder.join("sub/two")).unwrap().replace("there", "here"));
     let other = load(&["sub/two", "one"]).ok().unwrap();
     assert_eq!((other.authorization.unwrap().as_bytes(), other.impersonation.len()), (&b"Bearer below"[..], 1));

@@ -5,6 +5,7 @@
 //! relative to the file they stand in.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -194,6 +195,19 @@ impl Written {
 
     pub(super) fn context(&self, name: &str) -> Option<(At<'_>, Option<&Context>)> {
         self.find("contexts", "context", name, |it| &it.contexts, |it| (&it.name, it.context.as_ref()))
+    }
+
+    /// The names of the contexts, as the end of a sentence that says which is not among them.
+    pub(super) fn contexts_in_words(&self) -> String {
+        const MOST: usize = 20;
+        let contexts = self.0.iter().flat_map(|document| &document.content.contexts);
+        let names: BTreeSet<&str> = contexts.map(|named| named.name.as_str()).collect();
+        let shown: Vec<String> = names.iter().take(MOST).map(|name| format!("{name:?}")).collect();
+        match names.len() {
+            0 => "; the file has none".to_owned(),
+            all if all > MOST => format!("; the contexts are {} and {} more", shown.join(", "), all - MOST),
+            _ => format!("; the contexts are {}", shown.join(", ")),
+        }
     }
 
     pub(super) fn cluster(&self, name: &str) -> Option<(At<'_>, Option<&Cluster>)> {

@@ -6,6 +6,7 @@
 
 mod fields;
 mod line;
+mod proxy;
 mod receipt;
 mod record;
 mod tunnel;
@@ -15,6 +16,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 pub use line::Form;
+pub use proxy::{ProxyAccessLog, ProxyRecord};
 pub use receipt::Receipt;
 pub use record::{AccessRecord, End, Opening};
 pub use tunnel::{TunnelRecord, Tunnels};
@@ -33,6 +35,17 @@ pub enum Mode {
     Errors,
     /// Every one.
     All,
+}
+
+impl Mode {
+    /// Whether the record of something that `failed`, or did not, is written.
+    fn writes(self, failed: bool) -> bool {
+        match self {
+            Mode::Off => false,
+            Mode::Errors => failed,
+            Mode::All => true,
+        }
+    }
 }
 
 /// What the operator asked for.

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
+use super::Settings;
 use super::line::Line;
 use super::writer::{AccessLog, Sink};
-use super::{Mode, Settings};
 
 /// What one thread records connections with; stays on it.
 pub struct Tunnels {
@@ -45,12 +45,7 @@ impl Tunnels {
 
     /// Writes the record, if ones like it are wanted.
     pub fn record(&self, record: &TunnelRecord<'_>) {
-        let wanted = match self.settings.mode {
-            Mode::Off => false,
-            Mode::Errors => record.failed,
-            Mode::All => true,
-        };
-        if !wanted {
+        if !self.settings.mode.writes(record.failed) {
             return;
         }
         let began = SystemTime::now().checked_sub(record.took).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -80,8 +75,8 @@ impl Tunnels {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Form;
     use super::super::writer::tests::Written;
+    use super::super::{Form, Mode};
     use super::*;
     use crate::observe::Metrics;
 

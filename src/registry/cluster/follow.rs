@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::AbortHandle;
 use futures_util::future::Abortable;
+use rustls_pki_types::UnixTime;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -18,7 +19,7 @@ use super::statuses::Statuses;
 use crate::egress::Dialler;
 use crate::kubeclient::watch::{self, Keeper, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, Source};
-use crate::process::{Problems, Publisher};
+use crate::process::{Problem, Problems, Publisher};
 use crate::registry::api_service::ApiService;
 use crate::registry::snapshot::Settings;
 use crate::registry::source::{self, Touched};
@@ -43,6 +44,11 @@ impl Cluster {
     pub fn open(source: Source, settings: Settings) -> Result<Cluster, Problems> {
         let kubeconfig = source.load()?;
         Ok(Cluster { settings, source, kubeconfig })
+    }
+
+    /// Certificates of the kubeconfig that are not valid `now`.
+    pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
+        self.kubeconfig.untimely(now)
     }
 
     /// What is known of it while nothing is.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
+use rustls_pki_types::UnixTime;
 
 use super::settings::Egress;
 use crate::kubeclient::{Client, Kubeconfig, Patience, Source};
@@ -53,6 +54,11 @@ impl AuditFiles {
             }
             _ => Err(problems),
         }
+    }
+
+    /// Certificates of the webhook's kubeconfig that are not valid `now`.
+    pub(super) fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
+        self.webhook.iter().flat_map(move |(_, kubeconfig)| kubeconfig.untimely(now))
     }
 
     /// Opens the log and starts the threads of the sinks.

@@ -9,6 +9,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use rustls_pki_types::UnixTime;
+
 use super::settings::Egress;
 use crate::admin::timestamp;
 use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
@@ -93,6 +95,14 @@ impl Kubeconfigs {
         let authorization = read(named(&config.delegated.authorization_kubeconfig));
         let serving = read(config.serving.requested.as_ref().map(|requested| requested.source.clone()));
         problems.or(Kubeconfigs { authentication, token_webhook, authorization, serving })
+    }
+}
+
+impl Kubeconfigs {
+    /// Certificates in them that are not valid `now`.
+    pub(super) fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
+        let all = [&self.authentication, &self.token_webhook, &self.authorization, &self.serving];
+        all.into_iter().flatten().flat_map(move |named| named.kubeconfig.untimely(now))
     }
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::auditing::AuditFiles;
 use super::delegation::Kubeconfigs;
+use super::findings::Readable;
 use super::settings;
 use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
@@ -57,12 +58,35 @@ fn ways(config: &GatewayConfig) -> Result<(Option<WaysFile>, Ways), Problems> {
     }
 }
 
+/// What files are read for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::roles) enum Purpose {
+    /// To start.
+    Start,
+    /// To find mistakes.
+    Check,
+}
+
 impl Files {
     /// Reads every file that `config` names.
     ///
     /// # Errors
     /// Every mistake in any of them.
     pub fn read(config: &GatewayConfig) -> Result<Files, Problems> {
+        Files::read_for(Purpose::Start, config)
+    }
+
+    /// As [`Files::read`], without what was right before, and with what keeps a gateway that starts from serving.
+    ///
+    /// # Errors
+    /// Every mistake in any of them.
+    pub fn check(config: &GatewayConfig) -> Result<Files, Problems> {
+        let mut config = config.clone();
+        config.behind.registry.iter_mut().for_each(|registry| registry.last_good = None);
+        Files::read_for(Purpose::Check, &config)
+    }
+
+    fn read_for(purpose: Purpose, config: &GatewayConfig) -> Result<Files, Problems> {
         let mut problems = Problems::default();
         let serving = keep(&mut problems, tls::server::Files::open(config.serving.tls.clone()));
         let tokens = keep(&mut problems, config.who.token_file.as_deref().map(TokenFile::open).transpose());
@@ -87,6 +111,21 @@ impl Files {
         let egress = keep(&mut problems, ways(config));
         if let (Some(Some(authentication)), Some((_, ways))) = (&authentication, &egress) {
             problems.0.extend(authentication.lookups(ways).0);
+        }
+        if purpose == Purpose::Check {
+            let identity = identity.iter().flatten().next().map(|(_, ours)| ours.get());
+            let readable = Readable {
+                serving: serving.as_ref(),
+                identity: identity.as_deref(),
+                registry: registry.iter().flatten().next(),
+                delegate: delegate.iter().flatten().next().map(|(_, delegate)| delegate),
+                upstreams: upstreams.iter().flatten().next().map(|(_, upstreams)| upstreams),
+                kubeconfigs: kubeconfigs.as_ref(),
+                cluster: cluster.iter().flatten().next(),
+                audit: audit.iter().flatten().next(),
+                ways: egress.as_ref().map(|(_, ways)| ways),
+            };
+            problems.0.extend(readable.findings(config));
         }
         let (
             Some(serving),
@@ -198,11 +237,16 @@ pub(in crate::roles) fn prepare(
     config: &GatewayConfig,
     mut mistakes: Mistakes,
     role: &str,
+    purpose: Purpose,
 ) -> Result<(LogLevel, Files), ExitCode> {
     warn(&mistakes.warnings);
     // What is no mistake but odd is told by the log of whoever reads the file.
     let log_level = mistakes.problems.keep(log::install(&config.seen.log));
-    let files = Files::read(config).map_err(|problems| mistakes.of_files(problems)).ok();
+    let files = match purpose {
+        Purpose::Start => Files::read(config),
+        Purpose::Check => Files::check(config),
+    };
+    let files = files.map_err(|problems| mistakes.of_files(problems)).ok();
     match (log_level, files) {
         (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
         _ => Err(tell(role, &mistakes.problems)),

@@ -20,6 +20,7 @@ mod doubts;
 mod endpoints;
 mod expiry;
 mod files;
+mod findings;
 mod guarding;
 mod host;
 mod local;
@@ -41,7 +42,7 @@ mod worker;
 use std::process::ExitCode;
 
 pub use files::Files;
-pub(super) use files::prepare;
+pub(super) use files::{Purpose, prepare};
 pub(super) use mistakes::Mistakes as FileMistakes;
 pub use running::Running;
 pub(super) use settings::Egress;
@@ -53,7 +54,7 @@ use crate::config::{GatewayConfig, Mistakes};
 /// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start. `role` is what
 /// to call it: a sidecar is a gateway with upstreams.
 pub fn run(config: &GatewayConfig, mistakes: Mistakes, role: &str) -> ExitCode {
-    let (log_level, files) = match prepare(config, mistakes, role) {
+    let (log_level, files) = match prepare(config, mistakes, role, Purpose::Start) {
         Ok(ready) => ready,
         Err(status) => return status,
     };

@@ -3,11 +3,17 @@
 use http::header::{CONNECTION, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Response, StatusCode};
 
+use super::filter::FilterDenial;
 use crate::message::Body;
+
+/// Why we answered with an error ourselves: an extension of the response, for the access log.
+#[derive(Clone, Debug)]
+pub(super) struct Cause(pub(super) String);
 
 /// An error and a line that says so (`http.Error`).
 pub(super) fn error(status: StatusCode, text: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(format!("{text}\n")));
+    response.extensions_mut().insert(Cause(text.to_owned()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -19,15 +25,22 @@ pub(super) fn not_found() -> Response<Body> {
     error(StatusCode::NOT_FOUND, "404 page not found")
 }
 
-/// It is not served.
-pub(super) fn forbidden() -> Response<Body> {
-    error(StatusCode::FORBIDDEN, "Forbidden")
+/// A filter refused it. The body is kubectl's where kubectl has that filter.
+pub(super) fn forbidden(denial: &FilterDenial) -> Response<Body> {
+    let text = match denial {
+        FilterDenial::CrossOrigin => format!("Forbidden: {denial}"),
+        _ => "Forbidden".to_owned(),
+    };
+    let mut response = error(StatusCode::FORBIDDEN, &text);
+    response.extensions_mut().insert(Cause(denial.to_string()));
+    response
 }
 
 /// What cannot be understood (net/http itself, below its handlers).
 pub(super) fn bad_request(why: &str) -> Response<Body> {
     let colon = if why.is_empty() { "" } else { ": " };
     let mut response = Response::new(Body::from(format!("400 Bad Request{colon}{why}")));
+    response.extensions_mut().insert(Cause(format!("400 Bad Request{colon}{why}")));
     *response.status_mut() = StatusCode::BAD_REQUEST;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -3,20 +3,22 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::HOST;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use percent_encoding::percent_decode_str;
 
-use super::filter::accepts;
+use super::answer::{self, Cause};
+use super::files;
+use super::filter::check;
 use super::paths::{Led, Prefixes};
 use super::relay::{Asked, relay};
-use super::{answer, files};
 use crate::config::proxy::Patterns;
 use crate::kubeclient::Client;
 use crate::listen::{Answering, Closer, Handler};
 use crate::message::{Body, Received};
+use crate::observe::access::{ProxyAccessLog, ProxyRecord};
 
 /// What all requests share.
 pub(super) struct Door {
@@ -27,6 +29,7 @@ pub(super) struct Door {
     pub(super) append_server_path: bool,
     pub(super) keep_alive: Duration,
     pub(super) client: Rc<Client>,
+    pub(super) access_log: ProxyAccessLog,
 }
 
 /// One client's connection.
@@ -40,9 +43,17 @@ pub(super) struct Connection {
 impl Handler for Connection {
     fn handle(self: Rc<Self>, request: Request<Received>) -> Answering {
         Box::pin(async move {
-            let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let answer = self.answer(request).await;
-            tracing::debug!(%method, path, status = answer.status().as_u16(), "answered");
+            let (began, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
+            let mut answer = self.answer(request).await;
+            let cause = answer.extensions_mut().remove::<Cause>();
+            self.door.access_log.record(&ProxyRecord {
+                client: self.remote,
+                method: &method,
+                uri: &uri,
+                status: answer.status().as_u16(),
+                cause: cause.as_ref().map_or("", |Cause(why)| why),
+                took: began.elapsed(),
+            });
             answer
         })
     }
@@ -64,21 +75,23 @@ impl Connection {
             return answer::bad_request("");
         }
         let query = request.uri().query();
-        let accepted = |path: &str| {
+        let filtered = |path: &str| {
             let decoded: Vec<u8> = percent_decode_str(path).collect();
-            let judged = |patterns| accepts(patterns, request.method(), &decoded, &host, request.headers());
-            door.filter.as_ref().is_none_or(judged)
+            let check = |patterns| check(patterns, request.method(), &decoded, &host, request.headers());
+            door.filter.as_ref().map_or(Ok(()), check)
         };
         match door.prefixes.lead(path) {
             Led::Elsewhere(path) => answer::moved(request.method(), &path, query),
             Led::Nowhere => answer::not_found(),
-            Led::Files(_) if !accepted(path) => answer::forbidden(),
-            Led::Files(below) => match &door.files {
-                Some(folder) => files::serve(folder, request.method(), below, query, request.headers()).await,
-                None => answer::not_found(),
+            Led::Files(below) => match (&door.files, filtered(path)) {
+                (_, Err(denial)) => answer::forbidden(&denial),
+                (Some(folder), Ok(())) => files::serve(folder, request.method(), below, query, request.headers()).await,
+                (None, Ok(())) => answer::not_found(),
             },
-            Led::Api(path) if !accepted(&path) => answer::forbidden(),
             Led::Api(path) => {
+                if let Err(denial) = filtered(&path) {
+                    return answer::forbidden(&denial);
+                }
                 let onward = match door.client.onward().await {
                     Ok(onward) => onward,
                     Err(denied) => return answer::error(StatusCode::INTERNAL_SERVER_ERROR, &denied.to_string()),

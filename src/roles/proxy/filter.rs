@@ -1,21 +1,69 @@
 //! Who may ask for what: the patterns of the operator, and what a browser says of the page that asks.
 
+use std::fmt;
+
 use http::header::ORIGIN;
 use http::{HeaderMap, HeaderValue, Method};
 use regex::bytes::Regex;
 
 use crate::config::proxy::Patterns;
 
-/// Whether a request is served. `path` is decoded, `host` is what the client calls us.
+/// The filter that refused a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum FilterDenial {
+    /// A pattern of `--reject-paths`.
+    RejectPaths(String),
+    /// A pattern of `--reject-methods`.
+    RejectMethods(String),
+    /// None of `--accept-paths`.
+    AcceptPaths,
+    /// None of `--accept-hosts` has this host.
+    AcceptHosts(String),
+    /// A web page of another origin asked. kubectl has no such filter.
+    CrossOrigin,
+}
+
+impl fmt::Display for FilterDenial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FilterDenial::RejectPaths(pattern) => write!(f, "--reject-paths: the path matches {pattern}"),
+            FilterDenial::RejectMethods(pattern) => write!(f, "--reject-methods: the method matches {pattern}"),
+            FilterDenial::AcceptPaths => f.write_str("--accept-paths: no pattern matches the path"),
+            FilterDenial::AcceptHosts(host) => write!(f, "--accept-hosts: no pattern matches the host {host:?}"),
+            FilterDenial::CrossOrigin => {
+                f.write_str("cross-origin request: only pages of the very host and port that is asked are served")
+            }
+        }
+    }
+}
+
+/// Why a request is not served, if it is not. `path` is decoded, `host` is what the client calls us.
 ///
 /// The order and the meaning are those of `kubectl proxy` (`k8s.io/kubectl/pkg/proxy/proxy_server.go`); the pages of
 /// others are kept out in addition, because a browser sends what they ask for with whatever name we have.
-pub(super) fn accepts(patterns: &Patterns, method: &Method, path: &[u8], host: &str, headers: &HeaderMap) -> bool {
-    !finds(&patterns.reject_paths, path)
-        && !finds(&patterns.reject_methods, method.as_str().as_bytes())
-        && finds(&patterns.accept_paths, path)
-        && is_ours(patterns, host)
-        && is_from_us(patterns, method, host, headers)
+pub(super) fn check(
+    patterns: &Patterns,
+    method: &Method,
+    path: &[u8],
+    host: &str,
+    headers: &HeaderMap,
+) -> Result<(), FilterDenial> {
+    if let Some(pattern) = find(&patterns.reject_paths, path) {
+        return Err(FilterDenial::RejectPaths(pattern.to_string()));
+    }
+    if let Some(pattern) = find(&patterns.reject_methods, method.as_str().as_bytes()) {
+        return Err(FilterDenial::RejectMethods(pattern.to_string()));
+    }
+    if !finds(&patterns.accept_paths, path) {
+        return Err(FilterDenial::AcceptPaths);
+    }
+    if !is_ours(patterns, host) {
+        return Err(FilterDenial::AcceptHosts(without_port(host).to_owned()));
+    }
+    if !is_from_us(patterns, method, host, headers) {
+        return Err(FilterDenial::CrossOrigin);
+    }
+    Ok(())
 }
 
 /// Whether `host`, whatever port behind it, is a name of ours.
@@ -75,7 +123,12 @@ fn follows_a_link(method: &Method, headers: &HeaderMap) -> bool {
 }
 
 fn finds(patterns: &[Regex], text: &[u8]) -> bool {
-    patterns.iter().any(|pattern| pattern.is_match(text))
+    find(patterns, text).is_some()
+}
+
+/// The first pattern that matches.
+fn find<'p>(patterns: &'p [Regex], text: &[u8]) -> Option<&'p Regex> {
+    patterns.iter().find(|pattern| pattern.is_match(text))
 }
 
 /// As Go's `net.SplitHostPort`, which loses the brackets of an address with a port and keeps them without one; but what
@@ -109,7 +162,7 @@ mod tests {
 
     fn get(path: &str, host: &str, headers: &[(&'static str, &'static str)]) -> bool {
         let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-        accepts(&usual(), &Method::GET, path.as_bytes(), host, &headers.collect())
+        check(&usual(), &Method::GET, path.as_bytes(), host, &headers.collect()).is_ok()
     }
 
     #[test]
@@ -173,7 +226,7 @@ mod tests {
         let any = patterns(&[".*"], ".*", &["^$"], "^$");
         let asked = |host: &str, headers: &[(&'static str, &'static str)]| {
             let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-            accepts(&any, &Method::POST, b"/api", host, &headers.collect())
+            check(&any, &Method::POST, b"/api", host, &headers.collect()).is_ok()
         };
         assert!(asked("rebind.evil.example", &[]));
         assert!(asked("proxy.example:8001", &[("origin", "http://proxy.example:8001")]));
@@ -188,13 +241,13 @@ mod tests {
         assert!(get("/api/v1/namespaces/a/pods/b/log", "localhost", &[]));
         let strict = patterns(&["."], "^/api/", &["secret"], "^(POST|PUT)$");
         for (method, path, expected) in [
-            (Method::GET, &b"/api/v1/pods"[..], true),
-            (Method::GET, b"/apis", false),
-            (Method::GET, b"/api/v1/secrets", false),
-            (Method::POST, b"/api/v1/pods", false),
-            (Method::DELETE, b"/api/\xff", true),
+            (Method::GET, &b"/api/v1/pods"[..], Ok(())),
+            (Method::GET, b"/apis", Err(FilterDenial::AcceptPaths)),
+            (Method::GET, b"/api/v1/secrets", Err(FilterDenial::RejectPaths("secret".to_owned()))),
+            (Method::POST, b"/api/v1/pods", Err(FilterDenial::RejectMethods("^(POST|PUT)$".to_owned()))),
+            (Method::DELETE, b"/api/\xff", Ok(())),
         ] {
-            assert_eq!(accepts(&strict, &method, path, "h", &HeaderMap::new()), expected, "{method} {path:?}");
+            assert_eq!(check(&strict, &method, path, "h", &HeaderMap::new()), expected, "{method} {path:?}");
         }
     }
 }

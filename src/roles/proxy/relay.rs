@@ -241,7 +241,6 @@ fn failed(before: &str, undelivered: &Undelivered) -> Response<Body> {
         Undelivered::Unreachable(error) => unreachable(error),
         Undelivered::Broken(why) => why.clone(),
     };
-    tracing::warn!(why, "the API server did not answer");
     answer::error(StatusCode::INTERNAL_SERVER_ERROR, &format!("{before}{why}"))
 }
 

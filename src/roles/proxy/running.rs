@@ -19,6 +19,8 @@ use crate::config::proxy::Listen;
 use crate::egress::Resolver;
 use crate::kubeclient::{Client, Kubeconfig};
 use crate::listen::{Connections, Limits, bind, serve_plain};
+use crate::observe::Metrics;
+use crate::observe::access::{AccessLog, ProxyAccessLog};
 use crate::process::{self, Drain, Drainer, Phase, Problem, Problems};
 use crate::roles::signals::end_in_order;
 use crate::roles::threads::{over, thread};
@@ -79,8 +81,9 @@ impl Running {
             }
         };
         let (drainer, drain) = Drain::new();
+        let access_log = AccessLog::to_standard_error(&Metrics::new())?;
         // One thread: all clients share its connections to the server.
-        let thread = thread("door", move || run(config, kubeconfig, listening, drain))?;
+        let thread = thread("door", move || run(config, kubeconfig, listening, access_log, drain))?;
         // In the words of kubectl, which scripts wait for. If nobody reads it, nobody waits.
         let _ = writeln!(io::stdout(), "Starting to serve on {place}");
         Ok(Running { drainer, thread, _socket: socket })
@@ -113,7 +116,7 @@ fn bind_socket(path: &Path) -> Result<std::os::unix::net::UnixListener, Problem>
 }
 
 /// Serves until the process ends.
-async fn run(config: ProxyConfig, kubeconfig: Kubeconfig, listening: Listening, drain: Drain) {
+async fn run(config: ProxyConfig, kubeconfig: Kubeconfig, listening: Listening, access_log: AccessLog, drain: Drain) {
     let client = Client::new(config.source, kubeconfig, Resolver::System.into());
     tokio::task::spawn_local(client.clone().follow());
     let (files, files_prefix) = config.files.unzip();
@@ -124,6 +127,7 @@ async fn run(config: ProxyConfig, kubeconfig: Kubeconfig, listening: Listening, 
         append_server_path: config.append_server_path,
         keep_alive: config.keep_alive,
         client,
+        access_log: ProxyAccessLog::new(&access_log, config.access),
     });
     let limits = Limits { idle_timeout: IDLE, ..Limits::default() };
     let connections = Connections::default();

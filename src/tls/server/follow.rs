@@ -8,7 +8,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 
 use super::{Announced, InUse, Loaded, Parts, ServingSettings, Trust, protocol};
-use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Published, Publisher};
+use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 use crate::tls::key_pair::PairFiles;
 
 /// How often the life of a certificate that is in no file is looked at.
@@ -57,6 +57,13 @@ impl Files {
         // Asked for here so that a wrong cipher is reported beside a missing file.
         problems.0.extend(protocol::Protocol::of(&settings).err().into_iter().flat_map(|it| it.0));
         problems.or(Files { settings, follower, announced: None, parts, generation: 1, told: None })
+    }
+
+    /// Certificates of the files that are not valid `now`.
+    pub fn untimely(&self, now: UnixTime) -> Vec<Problem> {
+        let pairs = self.parts.pairs.values().filter_map(|pair| pair.untimely(now));
+        let bundles = self.parts.client.iter().chain(&self.parts.request_header);
+        pairs.chain(bundles.flat_map(|bundle| bundle.untimely(now))).collect()
     }
 
     /// Reads what was made because the settings name none: the pair that serves by default, the clients' authority.

@@ -186,13 +186,12 @@ impl Parts {
                 parts.unwritten = made.or(parts.unwritten.take());
             }
         }
-        let mut bundle = |file: &Option<PathBuf>, flag: &str, old: &Option<Bundle>| {
+        let mut bundle = |file: &Option<PathBuf>, old: &Option<Bundle>| {
             let file = file.as_ref()?;
-            problems.keep(read_authorities(file, flag)).or_else(|| old.clone())
+            problems.keep(read_authorities(file)).or_else(|| old.clone())
         };
-        parts.client = bundle(&settings.client_ca, "--client-ca-file", &old.client);
-        parts.request_header =
-            bundle(&settings.request_header_ca, "--requestheader-client-ca-file", &old.request_header);
+        parts.client = bundle(&settings.client_ca, &old.client);
+        parts.request_header = bundle(&settings.request_header_ca, &old.request_header);
         parts.announced(settings, announced);
         if let Err(problem) = parts.told_apart(settings) {
             problems.0.push(problem);
@@ -271,9 +270,9 @@ impl Parts {
 }
 
 /// A bundle in which only authorities make sense.
-fn read_authorities(file: &PathBuf, flag: &str) -> Result<Bundle, Problem> {
+fn read_authorities(file: &PathBuf) -> Result<Bundle, Problem> {
     let place = file.display();
-    let pem = std::fs::read(file).map_err(|error| Problem::new(&place, format!("cannot be read ({flag}): {error}")))?;
+    let pem = std::fs::read(file).map_err(|error| Problem::new(&place, format!("cannot be read: {error}")))?;
     let bundle = Bundle::from_pem(&pem, file.display())?;
     for facts in bundle.facts() {
         if let Some(why) = facts.untimely(UnixTime::now()) {
@@ -287,8 +286,8 @@ fn read_authorities(file: &PathBuf, flag: &str) -> Result<Bundle, Problem> {
     }
     let list = strangers.iter().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
     let message = format!(
-        "{flag} takes certificate authorities, and {list} is none (basic constraint CA is not set); name the \
-         certificate of the authority that signed it"
+        "certificate authorities are needed, and {list} is none (basic constraint CA is not set); name the certificate of \
+         the authority that signed it"
     );
     Err(Problem::new(file.display(), message))
 }

@@ -1,0 +1,61 @@
+//! The access log of the local proxy: one record per request, written when its answer begins.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use http::{Method, Uri};
+
+use super::Settings;
+use super::line::Line;
+use super::writer::{AccessLog, Sink};
+
+/// What one thread records requests with; stays on it.
+pub struct ProxyAccessLog {
+    sink: Sink,
+    settings: Settings,
+}
+
+/// One request and how it was answered.
+pub struct ProxyRecord<'r> {
+    /// The client; none of a Unix socket.
+    pub client: Option<IpAddr>,
+    /// The method.
+    pub method: &'r Method,
+    /// Path and query as the client sent them.
+    pub uri: &'r Uri,
+    /// The status of the answer.
+    pub status: u16,
+    /// Why the proxy itself refused or failed; empty for an answer of the API server.
+    pub cause: &'r str,
+    /// Until the answer began.
+    pub took: Duration,
+}
+
+impl ProxyAccessLog {
+    /// The recorder of one thread.
+    pub fn new(log: &AccessLog, settings: Settings) -> ProxyAccessLog {
+        ProxyAccessLog { sink: log.sink(), settings }
+    }
+
+    /// Writes the record if the mode wants it. A failure is a refusal of ours, or an answer of 500 and above.
+    pub fn record(&self, record: &ProxyRecord<'_>) {
+        if !self.settings.mode.writes(!record.cause.is_empty() || record.status >= 500) {
+            return;
+        }
+        let began = SystemTime::now().checked_sub(record.took).unwrap_or(SystemTime::UNIX_EPOCH);
+        self.sink.write(|out| {
+            let mut line = Line::begin(out, self.settings.form, began);
+            if let Some(client) = record.client {
+                line.word("client", &client.to_canonical().to_string());
+            }
+            line.text("method", record.method.as_str().as_bytes(), 32);
+            line.path("path", record.uri.path(), record.uri.query(), 1024);
+            line.number("status", u64::from(record.status));
+            line.micros("headers_us", record.took);
+            if !record.cause.is_empty() {
+                line.text("cause", record.cause.as_bytes(), 1024);
+            }
+            line.end();
+        });
+    }
+}

@@ -1,0 +1,123 @@
+//! Whether the objects of a registry directory belong together: an APIService leads to a Service, one of its ports and
+//! endpoints, and endpoints belong to a Service. A running gateway shows the same as conditions, and waits for more.
+
+use std::collections::BTreeSet;
+
+use super::last_good::LastGood;
+use super::resolve::{Rules, resolve};
+use super::snapshot::Registry;
+use super::source::Source as _;
+use crate::egress::Ways;
+use crate::process::{Problem, Problems};
+use crate::registry::{Backend, ServiceReference};
+
+/// What does not belong together. `elsewhere` says that Services may also come from another source, so that one that
+/// is missing here is no mistake.
+pub(super) fn cross_check(
+    state: &LastGood,
+    registry: &Registry,
+    (rules, ways): (Rules, &Ways),
+    elsewhere: bool,
+) -> Problems {
+    let mut problems = Vec::new();
+    for name in state.all().api_services {
+        let Some((place, one)) = state.api_service(&name) else { continue };
+        let Err(unavailable) = resolve(&one, registry, rules, ways) else { continue };
+        let message = match (unavailable.reason, &one.backend) {
+            ("Local", _) => continue,
+            ("ServiceNotFound", _) if elsewhere => continue,
+            ("MissingEndpoints", Backend::Service(reference)) => match port_names(registry, reference) {
+                // They are there, and not ready: that is no mistake.
+                None => continue,
+                Some(names) => format!("{}; they have {names}", unavailable.message),
+            },
+            _ => unavailable.message,
+        };
+        let field = if unavailable.reason == "EgressSelectionNotFound" {
+            "metadata.annotations[narthex.dev/egress]"
+        } else {
+            "spec.service"
+        };
+        problems.push(Problem::field(place, field, format_args!("{}: {message}", unavailable.reason)));
+    }
+    if !elsewhere {
+        for (place, slice) in state.endpoint_slices_in_order() {
+            let (namespace, service) = (&slice.namespace, &slice.service);
+            if registry.service(namespace, service).is_none() {
+                let field = if slice.legacy { "metadata.name" } else { "metadata.labels[kubernetes.io/service-name]" };
+                let message = format_args!("service/{service} in {namespace:?} is not present");
+                problems.push(Problem::field(place, field, message));
+            }
+        }
+    }
+    Problems(problems)
+}
+
+/// The port names that the endpoints of a Service have, in words; nothing if some have the name of its port.
+fn port_names(registry: &Registry, ServiceReference { namespace, name, port }: &ServiceReference) -> Option<String> {
+    let wanted = &registry.service(namespace, name)?.port(*port)?.name;
+    let slices = registry.endpoint_slices_of(namespace, name);
+    let subsets = slices.iter().flat_map(|slice| &slice.subsets).filter(|subset| !subset.endpoints.is_empty());
+    let names: BTreeSet<&str> = subsets.flat_map(|subset| &subset.ports).map(|port| port.name.as_str()).collect();
+    if names.contains(wanted.as_str()) {
+        return None;
+    }
+    let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    Some(if names.is_empty() { "none".to_owned() } else { names.join(", ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scan::Scan;
+    use super::super::snapshot::{Settings, tests::api_service};
+    use super::super::source::Layers;
+    use super::*;
+
+    fn findings(text: &str, elsewhere: bool) -> Vec<String> {
+        let mut state = LastGood::new(Settings::default());
+        state.update(Scan::fixed(&[("f", text)]));
+        assert_eq!(state.problems().to_string(), "");
+        let registry = Registry::of(Layers::only(&state));
+        let found = cross_check(&state, &registry, (Rules::default(), &Ways::default()), elsewhere);
+        found.0.iter().map(ToString::to_string).collect()
+    }
+
+    const APISERVICE: &str = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.a.io}\nspec: \
+                              {group: a.io, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {namespace: \
+                              ns, name: s, port: PORT}}\n---\n";
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {namespace: ns, name: s}\nspec: {clusterIP: 10.0.0.1, \
+                           ports: [{name: https, port: 443}]}\n---\n";
+    const SLICE: &str = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {namespace: ns, name: s-1, labels: \
+                         {kubernetes.io/service-name: s}}\naddressType: IPv4\nports: [{name: https, port: 1}]\nendpoints: \
+                         [{addresses: [10.0.0.2], conditions: {ready: true}}]\n---\n";
+
+    #[test]
+    fn cross_check_finds_what_does_not_belong_together() {
+        let whole = |port: &str| format!("{}{SERVICE}{SLICE}", APISERVICE.replace("PORT", port));
+        assert_eq!(findings(&whole("443"), false), [""; 0]);
+        assert_eq!(
+            findings(&api_service("v1.local.io", "groupPriorityMinimum: 1, versionPriority: 1"), false),
+            [""; 0]
+        );
+        let place = "f, document 1, APIService \"v1.a.io\": spec.service: ";
+        let port = format!("{place}ServicePortError: service/s in \"ns\" is not listening on port 8443");
+        assert_eq!(findings(&whole("8443"), false), [port]);
+        let missing = format!("{place}ServiceNotFound: service/s in \"ns\" is not present");
+        let alone = APISERVICE.replace("PORT", "443");
+        assert_eq!(findings(&alone, false), [missing.as_str()]);
+        assert_eq!(findings(&alone, true), [""; 0]);
+        let renamed = whole("443").replace("ports: [{name: https, port: 1}]", "ports: [{name: http, port: 1}]");
+        assert_eq!(
+            findings(&renamed, true),
+            [format!(
+                "{place}MissingEndpoints: endpointslices for service/s in \"ns\" have no addresses with port name \
+                 \"https\"; they have \"http\""
+            )]
+        );
+        assert_eq!(findings(&whole("443").replace("ready: true", "ready: false"), false), [""; 0]);
+        let astray = whole("443").replace("service-name: s}", "service-name: t}");
+        let slice = "f, document 3, EndpointSlice \"s-1\": metadata.labels[kubernetes.io/service-name]: service/t in \"ns\" \
+                     is not present";
+        assert_eq!(findings(&astray, false), [slice]);
+    }
+}

@@ -1,0 +1,252 @@
+//! Manifests of the registry directory as they were when they were last right, saved for the next start.
+//!
+//! One file for each manifest, so that a change costs what is in it. A thread of its own writes them, while there is
+//! something to write: nobody else waits for that disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aws_lc_rs::digest;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::scan::{LARGEST, ManifestFile, Scan};
+use crate::process::replace;
+
+/// The form of the files. Those of another are ignored.
+const FORM: u32 = 1;
+
+/// Saved manifests of one registry directory. Several registry directories may share one place.
+pub(super) struct SavedManifests {
+    /// Where they are saved.
+    directory: PathBuf,
+    /// The registry directory as it was named.
+    registry: PathBuf,
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// What is not written yet.
+#[derive(Default)]
+struct Pending {
+    /// By absolute path of the manifest; `None` removes what is saved of it.
+    manifests: BTreeMap<PathBuf, Option<String>>,
+    /// All manifests there are, by absolute path: what is saved of others goes.
+    present: Option<BTreeSet<PathBuf>>,
+    is_writing: bool,
+    has_failed: bool,
+}
+
+/// The first line of a saved file; the manifest follows.
+#[derive(Serialize, Deserialize)]
+struct Heading {
+    form: u32,
+    /// The manifest's absolute path.
+    path: PathBuf,
+}
+
+impl SavedManifests {
+    /// Of the registry directory `registry`, in `directory`, which is made when something is written.
+    pub(super) fn new(directory: PathBuf, registry: PathBuf) -> SavedManifests {
+        SavedManifests { directory, registry, pending: Arc::default() }
+    }
+
+    /// What is saved of this registry directory, if there is anything.
+    pub(super) fn load(&self) -> Option<Scan> {
+        let registry = std::path::absolute(&self.registry).ok()?;
+        let mut files: Vec<ManifestFile> = entries(&self.directory)
+            .filter_map(|file| {
+                let (heading, text) = read(&file).ok()?;
+                // Manifests are named as a look at the directory names them.
+                let path = self.registry.join(heading.path.strip_prefix(&registry).ok()?);
+                Some(ManifestFile { path, text: Ok(text), modified: SystemTime::UNIX_EPOCH })
+            })
+            .collect();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        (!files.is_empty()).then_some(Scan { files, only: None })
+    }
+
+    /// Saves these manifests in the background; `None` removes one. `present` are all that there are, if all were
+    /// looked at: what is saved of others is removed.
+    pub(super) fn save(&self, manifests: BTreeMap<PathBuf, Option<String>>, present: Option<BTreeSet<PathBuf>>) {
+        let Ok(registry) = std::path::absolute(&self.registry) else { return };
+        let absolute = |path: PathBuf| match path.strip_prefix(&self.registry) {
+            Ok(below) => registry.join(below),
+            Err(_) => path,
+        };
+        let mut pending = self.pending.lock();
+        pending.manifests.extend(manifests.into_iter().map(|(path, text)| (absolute(path), text)));
+        if let Some(present) = present {
+            pending.present = Some(present.into_iter().map(absolute).collect());
+        }
+        if pending.is_writing || (pending.manifests.is_empty() && pending.present.is_none()) {
+            return;
+        }
+        let (directory, shared) = (self.directory.clone(), self.pending.clone());
+        let writing = std::thread::Builder::new()
+            .name("registry-save".into())
+            .spawn(move || write_all(&directory, &registry, &shared));
+        match writing {
+            Ok(_) => pending.is_writing = true,
+            Err(error) => tracing::warn!(%error, "registry not saved for the next start: no thread to write it"),
+        }
+    }
+}
+
+/// Writes until nothing is pending.
+fn write_all(directory: &Path, registry: &Path, pending: &Mutex<Pending>) {
+    loop {
+        let mut now = pending.lock();
+        let done = if let Some((path, text)) = now.manifests.pop_first() {
+            drop(now);
+            match text {
+                Some(text) => write(directory, &path, &text),
+                None => remove(&file(directory, &path)),
+            }
+        } else if let Some(present) = now.present.take() {
+            drop(now);
+            sweep(directory, registry, &present);
+            Ok(())
+        } else {
+            now.is_writing = false;
+            return;
+        };
+        let mut now = pending.lock();
+        if let Err(error) = &done
+            && !now.has_failed
+        {
+            let directory = directory.display();
+            tracing::warn!(%directory, %error, "registry not saved for the next start: see --data-dir");
+        }
+        now.has_failed = done.is_err();
+    }
+}
+
+/// The files of `directory` that are whole.
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter(|entry| !is_temporary(entry)).map(|entry| entry.path())
+}
+
+fn is_temporary(entry: &fs::DirEntry) -> bool {
+    entry.file_name().as_encoded_bytes().starts_with(b".")
+}
+
+/// Where the manifest of this absolute path is saved.
+fn file(directory: &Path, path: &Path) -> PathBuf {
+    let digest = digest::digest(&digest::SHA256, path.as_os_str().as_encoded_bytes());
+    let mut name = String::with_capacity(64);
+    for byte in digest.as_ref() {
+        let _ = write!(name, "{byte:02x}");
+    }
+    directory.join(name)
+}
+
+fn read(file: &Path) -> io::Result<(Heading, String)> {
+    let mut content = String::new();
+    File::open(file)?.take(LARGEST + (1 << 20)).read_to_string(&mut content)?;
+    let (heading, text) = content.split_once('\n').unwrap_or_default();
+    let heading: Heading = serde_json::from_str(heading)?;
+    match heading.form {
+        FORM => Ok((heading, text.to_owned())),
+        _ => Err(io::Error::other("of another form")),
+    }
+}
+
+fn write(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
+    let file = file(directory, path);
+    if read(&file).is_ok_and(|(_, saved)| saved == text) {
+        return Ok(());
+    }
+    let heading = serde_json::to_string(&Heading { form: FORM, path: path.to_owned() })?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    replace(&file, format!("{heading}\n{text}"), 0o600).map_err(io::Error::other)
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes what is saved of manifests of `registry` that are not `present`. A path that cannot be read may be a
+/// directory: what is below it stays.
+fn sweep(directory: &Path, registry: &Path, present: &BTreeSet<PathBuf>) {
+    for file in entries(directory) {
+        let Ok((Heading { path, .. }, _)) = read(&file) else { continue };
+        if path.starts_with(registry) && !path.ancestors().any(|path| present.contains(path)) {
+            let _ = remove(&file);
+        }
+    }
+    // A crash left these half written.
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten().filter(is_temporary) {
+        let _ = remove(&entry.path());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn save(saved: &SavedManifests, manifests: &[(&str, Option<&str>)], present: Option<&[&str]>) {
+        let path = |name: &str| saved.registry.join(name);
+        let manifests = manifests.iter().map(|(name, text)| (path(name), text.map(str::to_owned))).collect();
+        saved.save(manifests, present.map(|present| present.iter().map(|name| path(name)).collect()));
+        while saved.pending.lock().is_writing {
+            std::thread::yield_now();
+        }
+    }
+
+    fn loaded(saved: &SavedManifests) -> Vec<(String, String)> {
+        let files = saved.load().map(|scan| scan.files).unwrap_or_default();
+        files.into_iter().map(|file| (file.path.display().to_string(), file.text.unwrap())).collect()
+    }
+
+    #[test]
+    fn saved_manifests_are_those_of_their_registry_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("saved");
+        let of = |registry: &str| SavedManifests::new(place.clone(), registry.into());
+        let (one, other) = (of("one"), of("/other"));
+        assert!(one.load().is_none());
+        save(&one, &[("b/c.yaml", Some("c\nd")), ("a.yaml", Some("a"))], None);
+        save(&other, &[("a.yaml", Some("other's"))], None);
+        let pair = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        assert_eq!(loaded(&one), [pair("one/a.yaml", "a"), pair("one/b/c.yaml", "c\nd")]);
+        assert_eq!(loaded(&other), [pair("/other/a.yaml", "other's")]);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&place), mode(&entries(&place).next().unwrap())), (0o700, 0o600));
+
+        save(&one, &[("a.yaml", None), ("never.yaml", None)], None);
+        assert_eq!(loaded(&one), [pair("one/b/c.yaml", "c\nd")]);
+        fs::write(place.join(".torn.tmp"), "x").unwrap();
+        // `b` cannot be read.
+        save(&one, &[("z.yaml", Some("z"))], Some(&["b", "z.yaml"]));
+        assert_eq!(loaded(&one).len(), 2);
+        save(&one, &[], Some(&["z.yaml"]));
+        assert_eq!((loaded(&one), loaded(&other).len()), (vec![pair("one/z.yaml", "z")], 1));
+        assert!(!place.join(".torn.tmp").exists());
+    }
+
+    #[test]
+    fn saved_manifests_that_are_broken_are_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let saved = SavedManifests::new(dir.path().to_owned(), "/r".into());
+        for (number, text) in
+            ["", "no heading", "{\"form\":2,\"path\":\"/r/a\"}\nx", "{\"form\":1,\"path\":\"/s/a\"}\nx"]
+                .into_iter()
+                .enumerate()
+        {
+            fs::write(dir.path().join(number.to_string()), text).unwrap();
+        }
+        assert!(saved.load().is_none());
+    }
+}
