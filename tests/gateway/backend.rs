@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     /// Bytes of an HTTP/2 request's body that it takes before it is read.
     pub(crate) window: u32,
     pub(crate) names: Vec<&'static str>,
+    /// Authorities of front proxies that it believes instead of the world's; none for that one.
+    pub(crate) front_proxies: Vec<CertificateDer<'static>>,
     /// A certificate of the test's own making instead of one for `names`.
     pub(crate) pair: Option<Pair>,
     pub(crate) address: SocketAddr,
@@ -69,6 +71,7 @@ impl Default for Settings {
             streams: 250,
             window: 1 << 20,
             names: vec!["things-v1.things.svc"],
+            front_proxies: Vec::new(),
             pair: None,
             address: "127.0.0.1:0".parse().unwrap(),
             all: false,
@@ -145,6 +148,10 @@ impl Backend {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        let front_proxies = match &settings.front_proxies[..] {
+            [] => std::slice::from_ref(front_proxies),
+            others => others,
+        };
         let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(front_proxies, pair, &settings.protocols)));
         let listener = tokio::net::TcpListener::bind(settings.address).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -272,9 +279,9 @@ pub(crate) fn resources(path: &str) -> Option<String> {
     }
 }
 
-fn server_config(front_proxies: &CertificateDer<'static>, pair: &Pair, protocols: &[&str]) -> rustls::ServerConfig {
+fn server_config(front_proxies: &[CertificateDer<'static>], pair: &Pair, protocols: &[&str]) -> rustls::ServerConfig {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(front_proxies.clone()).unwrap();
+    front_proxies.iter().for_each(|authority| roots.add(authority.clone()).unwrap());
     let verifier =
         rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), narthex::tls::provider())
             .build()

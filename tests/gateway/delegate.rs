@@ -1,6 +1,8 @@
 //! The server that owns every path no APIService claims.
 
 use http::Method;
+use narthex::tls::{Authority, Request as CertificateRequest};
+use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use crate::backend::{Answer, Backend, Settings, data, json as answer, watched};
@@ -308,4 +310,82 @@ async fn openapi_of_version_2_is_the_cluster_s_but_for_what_others_claim() {
         json!({"Pod": {"type": "object"}, "Pod_v2": {"type": "string"}}),
         "nothing is left of the stolen"
     );
+}
+
+/// A cluster believes its own front proxies alone. What is in front of both it and servers that believe ours shows each
+/// a certificate it trusts; the README has these cases.
+#[tokio::test(flavor = "multi_thread")]
+async fn delegate_and_backends_each_trust_the_front_proxy_pair_they_are_shown() {
+    let world = World::new();
+    let now = std::time::SystemTime::now();
+    let (authority, _) = Authority::new("cluster-front-proxy-ca", now).unwrap();
+    let (theirs, ours) = (authority.certificate().clone(), world.request_header.certificate().clone());
+    let cluster_s = authority.issue(&CertificateRequest::client("front-proxy-client", &[]), now).unwrap();
+    world.keep("front-proxy-client", &cluster_s);
+    world.keep("registry/own", &world.request_header.issue(&CertificateRequest::client("own", &[]), now).unwrap());
+    let delegate = async |front_proxies: &[CertificateDer<'static>]| {
+        let settings = Settings {
+            names: vec!["127.0.0.1"],
+            front_proxies: front_proxies.to_vec(),
+            all: true,
+            ..Settings::default()
+        };
+        let backend = Backend::start(&world, settings, async |request| cluster(request.uri().path(), "")).await;
+        write(&world, &format!("https://{}", backend.address));
+        backend
+    };
+    let things = async |front_proxies: &[CertificateDer<'static>], annotations: &[(&str, &str)]| {
+        let settings = Settings { front_proxies: front_proxies.to_vec(), ..Settings::default() };
+        let backend = Backend::start(&world, settings, async |_| answer(200, "{}")).await;
+        register(&world, &[backend.address], annotations);
+        backend
+    };
+    let (only_theirs, only_ours, both) = ([theirs.clone()], [ours.clone()], [theirs, ours]);
+    let pair = |name: &str| {
+        let file = |suffix| world.path(&format!("{name}.{suffix}")).display().to_string();
+        [format!("--proxy-client-cert-file={}", file("crt")), format!("--proxy-client-key-file={}", file("key"))]
+    };
+    let jane = world.user("jane", &[]);
+    let asked = async |name: &str, expected: (u16, u16)| {
+        let [certificate, key] = pair(name);
+        let gateway = world.gateway(&[&flag(&world), &certificate, &key]);
+        let client = Client::http2(&world, &gateway, Some(&jane)).await;
+        eventually(&format!("{expected:?}"), async || {
+            let statuses = (client.get("/api/v1/pods").await.status, client.get(THINGS).await.status);
+            ((statuses.0.as_u16(), statuses.1.as_u16()) == expected).then_some(())
+        })
+        .await;
+    };
+
+    let behind = delegate(&only_theirs).await;
+    // Ours, which the cluster does not trust.
+    let backend = things(&only_ours, &[]).await;
+    asked("front-proxy", (503, 200)).await;
+    // The cluster's own; servers that read whom to trust from the cluster trust it.
+    let like_cluster = things(&only_theirs, &[]).await;
+    asked("front-proxy-client", (200, 200)).await;
+    assert_eq!(
+        (asked_by(&behind), asked_by(&like_cluster)),
+        ("front-proxy-client".into(), "front-proxy-client".into())
+    );
+    // Servers with a bundle of their own do not, until it has both authorities.
+    register(&world, &[backend.address], &[]);
+    asked("front-proxy-client", (200, 503)).await;
+    let with_both = things(&both, &[]).await;
+    asked("front-proxy-client", (200, 200)).await;
+    assert_eq!(asked_by(&with_both), "front-proxy-client");
+    // Or they are shown a pair of their own.
+    register(&world, &[backend.address], &[("client-certificate", "own")]);
+    asked("front-proxy-client", (200, 200)).await;
+    assert_eq!((asked_by(&behind), asked_by(&backend)), ("front-proxy-client".into(), "own".into()));
+    // Or the kube-apiserver's bundle has both, and all of them see ours.
+    let behind = delegate(&both).await;
+    register(&world, &[backend.address], &[]);
+    asked("front-proxy", (200, 200)).await;
+    assert_eq!((asked_by(&behind), asked_by(&backend)), ("narthex-front-proxy".into(), "narthex-front-proxy".into()));
+}
+
+/// The name in the certificate that the latest request came with.
+fn asked_by(backend: &Backend) -> String {
+    backend.last().peer
 }

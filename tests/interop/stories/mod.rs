@@ -13,6 +13,7 @@ mod documents;
 mod elected;
 mod failure;
 mod followed;
+mod front_proxy_pairs;
 mod identity;
 mod impersonation;
 mod isolation;
@@ -91,6 +92,7 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
         failure::THROUGH,
         isolation::THROUGH,
         followed::THROUGH,
+        front_proxy_pairs::THROUGH,
         elected::THROUGH,
         auditing::THROUGH,
         schedulers::THROUGH,

@@ -23,7 +23,7 @@ pub(crate) struct Authority {
 
 impl Authority {
     /// An authority that nobody trusts yet.
-    pub(super) fn new(name: &str, directory: &Path) -> Authority {
+    pub(crate) fn new(name: &str, directory: &Path) -> Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("interop {name} authority"));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
