@@ -10,14 +10,16 @@ mod host;
 mod page;
 mod report;
 mod serve;
+mod token;
 mod verdict;
 
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use report::{
     ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    PeerCertificateReport, RemoteCallReport, StatusReport, human_duration, timestamp,
+    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, human_duration, timestamp,
 };
 pub use serve::{Admin, AdminState, spawn};
+pub use token::{AdminToken, AdminTokenFile, AdminTokenGuard};
 pub use verdict::Verdict;
 
 /// Where the admin listener stands unless told otherwise.

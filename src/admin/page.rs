@@ -44,6 +44,7 @@ pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
     page.certificates(report, now);
     page.peer_certificates(report, now);
     page.audit(report);
+    page.refusals(report, now);
     page.problems(report);
     page.raw("<h2>More</h2><p>");
     for path in ["/readyz?verbose", "/livez?verbose", "/metrics", "/status.json", "/debug/connections", "/debug/tasks"]
@@ -83,7 +84,7 @@ impl Page {
         self.text(title);
         self.raw("</h2><div class=\"scroll\"><table><thead><tr>");
         for column in columns {
-            let number = matches!(*column, "Inflight" | "Watches" | "Connections" | "Latency" | "Cache hits");
+            let number = matches!(*column, "Inflight" | "Watches" | "Connections" | "Latency" | "Cache hits" | "Count");
             self.raw(if number { "<th class=\"n\">" } else { "<th>" });
             self.text(column);
             self.raw("</th>");
@@ -308,6 +309,34 @@ impl Page {
         self.end_table();
     }
 
+    fn refusals(&mut self, report: &StatusReport, now: SystemTime) {
+        if !report.refusals.is_empty() {
+            let columns = ["Age", "User", "Verb", "Path", "Status", "Reason", "Count", "Cause", "Audit ID"];
+            self.table("Refused and failed requests", &columns);
+            for of in &report.refusals {
+                self.raw("<tr>");
+                self.cell("", StatusReport::age(&of.time, now));
+                self.cell("", of.who());
+                self.cell("", &of.verb);
+                self.cell("", &of.path);
+                self.cell(if of.status >= 500 { "bad" } else { "" }, of.status);
+                self.cell("", &of.reason);
+                self.cell("n", of.count);
+                self.cell("dim", &of.cause);
+                self.cell("dim", &of.audit_id);
+                self.raw("</tr>");
+            }
+            self.end_table();
+        }
+        let failures = report.handshake_failures.iter().filter(|(_, count)| **count > 0);
+        let failures: Vec<String> = failures.map(|(reason, count)| format!("{reason} {count}")).collect();
+        if !failures.is_empty() {
+            self.raw("<h2>Failed TLS handshakes of clients</h2><p>");
+            self.text(failures.join(", "));
+            self.raw("</p>");
+        }
+    }
+
     fn problems(&mut self, report: &StatusReport) {
         let registry =
             "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p>";
@@ -365,7 +394,7 @@ impl Write for Escaped<'_> {
 mod tests {
     use super::super::report::{
         ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport, PeerCertificateReport,
-        RemoteCallReport,
+        RefusalReport, RemoteCallReport,
     };
     use super::*;
 
@@ -416,6 +445,18 @@ mod tests {
             }],
             egress: vec![EgressReport { proxy: hostile.clone(), state: hostile.clone(), ..EgressReport::default() }],
             file_problems: vec![hostile.clone()],
+            refusals: vec![RefusalReport {
+                time: hostile.clone(),
+                user: hostile.clone(),
+                impersonated: hostile.clone(),
+                verb: hostile.clone(),
+                path: hostile.clone(),
+                reason: hostile.clone(),
+                cause: hostile.clone(),
+                audit_id: hostile.clone(),
+                ..RefusalReport::default()
+            }],
+            handshake_failures: [(hostile.clone(), 1)].into(),
             audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],
             registry_problems: vec![hostile.clone()],
             registry_warnings: vec![hostile.clone()],

@@ -1,5 +1,6 @@
 //! What `/status.json`, the status page and `narthex status` show.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,10 @@ pub struct StatusReport {
     pub authorizers: Vec<String>,
     /// Mistakes in other files that changed, each as it was logged; what they said before is in use.
     pub file_problems: Vec<String>,
+    /// The last requests that were refused or failed, the newest first.
+    pub refusals: Vec<RefusalReport>,
+    /// TLS handshakes of clients that failed, by reason.
+    pub handshake_failures: BTreeMap<String, u64>,
     /// Where audit events go; empty when nothing is audited.
     pub audit: Vec<AuditSink>,
     /// API servers, webhooks, token issuers and egress proxies that are called.
@@ -186,6 +191,45 @@ impl RemoteCallReport {
     /// How many decisions were cached; empty where nothing is.
     pub fn hits(&self) -> String {
         self.cache_hits.map(|hits| hits.to_string()).unwrap_or_default()
+    }
+}
+
+/// A request that was refused or failed. Its query is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RefusalReport {
+    /// When it ended, from [`timestamp`]; of several that are alike, the last.
+    pub time: String,
+    /// Address of the client.
+    pub client: String,
+    /// Name of the user; empty if nobody was authenticated.
+    pub user: String,
+    /// Name of the impersonated user; empty if there is none.
+    pub impersonated: String,
+    /// The verb, for example `LIST`.
+    pub verb: String,
+    /// The path, which names the resource.
+    pub path: String,
+    /// Status code that the client got; 0 if it got none.
+    pub status: u16,
+    /// The reason of the Status, or how the response ended.
+    pub reason: String,
+    /// Why, in words for the operator.
+    pub cause: String,
+    /// Audit ID of the last one.
+    pub audit_id: String,
+    /// How many there were that differ in nothing but time and audit ID.
+    pub count: u64,
+}
+
+impl RefusalReport {
+    /// `jane`, `jane as john`, or the client's address if nobody was authenticated.
+    pub fn who(&self) -> String {
+        match (self.user.as_str(), self.impersonated.as_str()) {
+            ("", _) => self.client.clone(),
+            (user, "") => user.to_owned(),
+            (user, impersonated) => format!("{user} as {impersonated}"),
+        }
     }
 }
 

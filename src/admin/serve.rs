@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -22,10 +22,11 @@ use tokio::sync::Semaphore;
 use super::host::Told;
 use super::page;
 use super::report::StatusReport;
+use super::token::{AdminToken, AdminTokenGuard};
 use crate::listen::bind;
 use crate::observe::metrics::Format;
 use crate::observe::{Health, LogLevel, Metrics};
-use crate::process::Problem;
+use crate::process::{Problem, Published};
 
 const FLAG: &str = "--admin-address";
 /// Connections at a time; more wait.
@@ -38,6 +39,8 @@ const HEAD: Duration = Duration::from_secs(30);
 const BODY: usize = 4096;
 
 const LOG_LEVEL: &str = "/log-level";
+/// What browsers ask a password for; any user name will do.
+const CHALLENGE: &str = "Basic realm=\"Narthex\", charset=\"UTF-8\"";
 
 /// What the admin listener shows. Asked anew by every request, on the admin thread. Machines but our own get metrics and
 /// health alone.
@@ -54,6 +57,8 @@ pub struct AdminState {
     pub connections: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// `/debug/tasks`.
     pub tasks: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// With `--admin-token-file`: whoever wants more than metrics and health needs the token.
+    pub token: Option<AdminTokenGuard>,
 }
 
 /// The admin listener; it answers until the process ends.
@@ -71,7 +76,7 @@ pub fn spawn(address: SocketAddr, state: AdminState) -> Result<Admin, Problem> {
         .enable_all()
         .build()
         .map_err(|error| problem("cannot serve", &error))?;
-    let server = Server { told: Told::new(&address.to_string()), state };
+    let server = Server { told: Told::new(&address.to_string()), state, token: None };
     thread::Builder::new()
         .name("admin".into())
         .spawn(move || tokio::task::LocalSet::new().block_on(&runtime, server.accept(listener)))
@@ -82,6 +87,7 @@ pub fn spawn(address: SocketAddr, state: AdminState) -> Result<Admin, Problem> {
 struct Server {
     told: Told,
     state: AdminState,
+    token: Option<Published<AdminToken>>,
 }
 
 /// Where a connection arrived, and where it came from.
@@ -100,7 +106,8 @@ impl Ends {
 }
 
 impl Server {
-    async fn accept(self, listener: TcpListener) {
+    async fn accept(mut self, listener: TcpListener) {
+        self.token = self.state.token.take().map(AdminTokenGuard::follow);
         let listener = match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "the admin listener cannot serve; restart to get it back"),
@@ -157,6 +164,13 @@ impl Server {
                             /livez, /readyz and the like; ask for this one on its own (kubectl port-forward for a pod).\n";
                 plain(StatusCode::FORBIDDEN, text)
             }
+            None if !self.is_operator(&request) => {
+                let text = "The token of --admin-token-file is needed: as bearer token, or as password of any user. \
+                            /metrics, /livez, /readyz and the like need none.\n";
+                let mut response = plain(StatusCode::UNAUTHORIZED, text);
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+                response
+            }
             None if reads => self.show(&request),
             None if request.method() == Method::PUT && request.uri().path() == LOG_LEVEL => {
                 self.set_log_level(request).await
@@ -182,6 +196,11 @@ impl Server {
         let mut response = Response::new(Bytes::from(self.state.metrics.render(format)));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         Some(response)
+    }
+
+    /// Whether a request has the token, if one is asked for.
+    fn is_operator<B>(&self, request: &Request<B>) -> bool {
+        self.token.as_ref().is_none_or(|token| token.load().is_in(request.headers()))
     }
 
     /// What is the operator's alone.
@@ -277,6 +296,7 @@ mod tests {
             log_level: LogLevel::detached(),
             connections: Box::new(|| serde_json::json!([])),
             tasks: Box::new(|| serde_json::json!([])),
+            token: None,
         }
     }
 
@@ -332,7 +352,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_machines_get_metrics_and_health_alone() {
-        let server = Server { told: Told::new("0.0.0.0:6480"), state: state() };
+        let server = Server { told: Told::new("0.0.0.0:6480"), state: state(), token: None };
         let local = "10.0.0.5:6480".parse().unwrap();
         let ask = async |peer: &str, method: &str, path: &str| {
             let request = Request::builder().method(method).uri(path).header("host", "10.0.0.5:6480");
@@ -403,6 +423,7 @@ mod tests {
             log_level: LogLevel::detached(),
             connections: Box::new(|| serde_json::Value::Null),
             tasks: Box::new(|| serde_json::Value::Null),
+            token: None,
         };
         let problem = spawn(admin.local_addr, state).err().unwrap();
         assert_eq!(problem.place, "--admin-address");

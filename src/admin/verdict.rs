@@ -66,8 +66,8 @@ impl StatusReport {
         }
         for check in &self.not_ready {
             let name = check.split(": ").next().unwrap_or(check);
-            // What fails is said above.
-            if name != "shutdown" && name != "reviews" && name != "upstream" {
+            // The phase says it already.
+            if name != "shutdown" {
                 failures.push(format!("not ready: {name}"));
             }
         }
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(
             verdict.line(),
             "2 of 3 APIServices unavailable; SubjectAccessReview failing since 13:48 UTC; SubjectAccessReview failing \
-             since 2026-11-18T13:48:07Z; not ready: registry; 1 certificate expired; 1 mistake in the registry"
+             since 2026-11-18T13:48:07Z; not ready: reviews; not ready: registry; 1 certificate expired; 1 mistake in the registry"
         );
         assert!(!verdict.is_ok());
         assert_eq!(bad.apiservices_in_order().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["b", "c", "a"]);

@@ -28,7 +28,7 @@ pub use policy::{Policy, PolicyFile};
 pub use review_body::ReviewBody;
 pub use self_review::SelfReview;
 pub use subject_review::subject_access_review;
-pub use webhook::{AccessReviewSettings, AccessReviews};
+pub use webhook::{AccessReviewSettings, AccessReviews, PROBE_INTERVAL};
 
 /// What fuzz targets need to see of our parsers.
 #[doc(hidden)]

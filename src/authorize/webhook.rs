@@ -21,6 +21,9 @@ const DECISIONS: Limits = Limits { entries: 32_768, bytes: 16 << 20 };
 /// That match conditions exclude a question follows from the question alone: it holds as long as they do.
 const EXCLUDED: Duration = Duration::from_secs(300);
 
+/// How often reviews that fail, or that none were asked of yet, are tried with `--readiness-requires-reviews`.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How long answers are believed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessReviewSettings {

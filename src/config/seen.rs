@@ -1,6 +1,7 @@
 //! What the operator sees: log, access log, the operator's own listener.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use super::arguments::{Arguments, Role};
 use super::flag::{Flag, Group};
@@ -20,6 +21,8 @@ pub struct Seen {
     pub audit: Option<audit::Settings>,
     /// Where the operator's own listener stands, unless it is turned off.
     pub admin_address: Option<SocketAddr>,
+    /// `--admin-token-file`: the token that it asks for, if it is to.
+    pub admin_token_file: Option<PathBuf>,
 }
 
 /// The role of a command that does one thing and ends: it has the log flags alone.

@@ -89,6 +89,7 @@ static SEEN: Group = Group {
             "",
             "Where the operator's own listener stands (plain HTTP: status page, metrics, health), such as 127.0.0.1:6481 (default: nowhere)",
         ),
+        flags::ADMIN_TOKEN_FILE,
         flags::LOG_FORMAT,
         flags::LOG_LEVEL,
         flags::VERBOSITY,
@@ -128,6 +129,8 @@ pub struct Socks5Config {
     pub access: access::Settings,
     /// Where the operator's own listener stands, if it is to be.
     pub admin_address: Option<SocketAddr>,
+    /// The token that it asks for, if it is to.
+    pub admin_token_file: Option<PathBuf>,
     /// The log.
     pub log: log::Settings,
 }
@@ -159,6 +162,7 @@ impl Arguments<Socks5> {
             },
             access: seen::access(&mut reading),
             admin_address: seen::admin_address(&mut reading),
+            admin_token_file: reading.path("admin-token-file"),
             log: seen::log_settings(&mut reading),
         };
         (config, reading.end())

@@ -2,28 +2,25 @@
 
 mod calls;
 mod certificates;
+mod fetch;
+mod refusals;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use bytes::Bytes;
 use clap::ValueEnum;
-use http::header::{ACCEPT, HOST};
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
 
-use crate::admin::{self, ApiServiceReport, StatusReport, Verdict};
-
-/// How long the running process may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest report we read.
-const LONGEST: usize = 64 * 1024 * 1024;
+use crate::admin::{self, AdminToken, ApiServiceReport, StatusReport, Verdict};
+use crate::process::Followed;
 
 /// Ask a running process what it sees: APIServices, endpoints, certificates
 #[derive(Clone, Debug, clap::Args)]
 pub struct StatusCommand {
+    /// Show this alone
+    #[arg(value_enum)]
+    pub part: Option<Part>,
     /// Admin address of the running process
     #[arg(long, value_name = "HOST:PORT", env = "NARTHEX_ADMIN_ADDRESS", default_value = admin::DEFAULT_ADDRESS)]
     pub admin_address: String,
@@ -33,6 +30,16 @@ pub struct StatusCommand {
     /// Exit with 1 if anything fails: an APIService is unavailable, a remote call fails, a certificate has expired, …
     #[arg(long)]
     pub fail: bool,
+    /// File that holds the token which the process asks for (its --admin-token-file)
+    #[arg(long, value_name = "FILE", env = "NARTHEX_ADMIN_TOKEN_FILE", visible_alias = "token-file")]
+    pub admin_token_file: Option<PathBuf>,
+}
+
+/// A part of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// The last requests that were refused or failed, and failed TLS handshakes of clients.
+    Refusals,
 }
 
 /// The forms of the answer.
@@ -67,61 +74,29 @@ impl StatusCommand {
     }
 
     fn answer(&self) -> Result<(String, Verdict), String> {
-        let text = fetch(&self.admin_address)?;
+        let token = self.admin_token_file.as_deref().map(AdminToken::read).transpose();
+        let token = token.map_err(|problems| problems.to_string())?;
+        let text = fetch::report(&self.admin_address, token.as_ref())?;
         let not_ours = |error: &dyn std::fmt::Display| {
             format!("what answers at {} is no Narthex, or of another version: {error}", self.admin_address)
         };
         let (now, wide) = (SystemTime::now(), self.output == Output::Wide);
         let report: StatusReport = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
         // As it came: a newer process may say more than this one knows.
-        let value = || serde_json::from_slice::<serde_json::Value>(&text).map_err(|error| not_ours(&error));
+        let value = || {
+            let mut value = serde_json::from_slice::<serde_json::Value>(&text).map_err(|error| not_ours(&error))?;
+            if let (Some(Part::Refusals), Some(fields)) = (self.part, value.as_object_mut()) {
+                fields.retain(|name, _| matches!(name.as_str(), "refusals" | "handshakeFailures"));
+            }
+            Ok::<_, String>(value)
+        };
         let shown = match self.output {
+            Output::Table | Output::Wide if self.part.is_some() => refused(&report, now),
             Output::Table | Output::Wide => tables(&report, now, wide),
             Output::Json => format!("{:#}\n", value()?),
             Output::Yaml => serde_saphyr::to_string(&value()?).map_err(|error| not_ours(&error))?,
         };
         Ok((shown, report.verdict(now)))
-    }
-}
-
-fn fetch(address: &str) -> Result<Bytes, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    runtime.block_on(async {
-        tokio::time::timeout(PATIENCE, get(address))
-            .await
-            .unwrap_or_else(|_| Err(format!("{address} did not answer within {} s", PATIENCE.as_secs())))
-    })
-}
-
-async fn get(address: &str) -> Result<Bytes, String> {
-    let stream = tokio::net::TcpStream::connect(address).await.map_err(|error| {
-        format!(
-            "nothing answers at {address} ({error}). Is Narthex running? If its admin listener stands elsewhere, say \
-             so with --admin-address"
-        )
-    })?;
-    let broke = |error: hyper::Error| format!("{address} does not speak HTTP as a Narthex does: {error}");
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
-    let connection = tokio::spawn(connection);
-    let request = Request::get("/status.json")
-        .header(HOST, address)
-        .header(ACCEPT, "application/json")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| format!("{address:?} is no address: {error}"))?;
-    let response = sender.send_request(request).await.map_err(broke)?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), LONGEST).collect().await;
-    connection.abort();
-    let body = body.map_err(|error| format!("the answer of {address} broke off: {error}"))?.to_bytes();
-    match status {
-        StatusCode::OK => Ok(body),
-        StatusCode::FORBIDDEN => Err(format!(
-            "{address} refuses to be asked by that name: use the address that its --admin-address names, or loopback"
-        )),
-        other => Err(format!("{address} answered {other}: is this the admin address of a Narthex?")),
     }
 }
 
@@ -238,6 +213,14 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     out
 }
 
+/// What was refused, and which handshakes failed.
+fn refused(report: &StatusReport, now: SystemTime) -> String {
+    let mut out = String::new();
+    table(&mut out, &refusals::COLUMNS, refusals::rows(report, now));
+    table(&mut out, &refusals::HANDSHAKES, refusals::handshakes(report));
+    if out.is_empty() { "no request was refused or failed\n".to_owned() } else { out.trim_start().to_owned() }
+}
+
 /// Columns as wide as what stands in them and three spaces apart; nothing if there are no rows.
 fn table(out: &mut String, columns: &[&str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
@@ -270,6 +253,8 @@ fn clean(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::admin::{
         AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport, PeerCertificateReport,
@@ -462,16 +447,6 @@ Mistakes in files; what they said before is in use:
     }
 
     #[test]
-    fn nobody_there_is_said_clearly() {
-        // Bound and not listening: nobody else can stand there meanwhile.
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let address = socket.local_addr().unwrap().as_socket().unwrap().to_string();
-        let error = fetch(&address).unwrap_err();
-        assert!(error.contains(&address) && error.contains("Is Narthex running?"), "{error}");
-    }
-
-    #[test]
     fn a_running_process_is_asked() {
         use crate::admin::{AdminState, spawn};
         use crate::observe::{LogLevel, Metrics};
@@ -482,10 +457,12 @@ Mistakes in files; what they said before is in use:
             log_level: LogLevel::detached(),
             connections: Box::new(|| serde_json::Value::Null),
             tasks: Box::new(|| serde_json::Value::Null),
+            token: None,
         };
         let admin = spawn("127.0.0.1:0".parse().unwrap(), state).unwrap();
         let ask = |output| {
-            let command = StatusCommand { admin_address: admin.local_addr.to_string(), output, fail: false };
+            let admin_address = admin.local_addr.to_string();
+            let command = StatusCommand { part: None, admin_address, output, fail: false, admin_token_file: None };
             command.answer().unwrap().0
         };
         assert!(ask(Output::Table).contains("v1.example.narthex.dev"));

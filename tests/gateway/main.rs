@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod abuse;
+mod admin_token;
 mod answers;
 mod audit;
 mod authorizers;
@@ -65,6 +66,7 @@ mod quickstart;
 mod raw;
 mod rbac_proxy;
 mod records;
+mod refusal_log;
 mod refused;
 mod registry;
 mod relay;

@@ -1,7 +1,8 @@
 //! Health of the calls to API servers and webhooks, as the operator sees it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::authorizers::{webhook, write};
 use crate::backend::{Backend, Settings, json as answer};
 use crate::client::{Client, admin, get, sample};
 use crate::reviewer::{Reviewer, failure, kindly};
@@ -121,6 +122,28 @@ async fn remote_calls_unauthorized_or_to_an_untrusted_server_are_shown() {
     let stage = Stage::set("untrusted.kubeconfig", untrusted, &[]).await;
     assert_eq!(stage.request_both().await, [401, 500]);
     stage.assert_failing("the API server cannot be reached", &stage.reviewer.address().to_string()).await;
+}
+
+/// The webhooks of a configuration are probed, too.
+#[tokio::test]
+async fn readiness_requires_reviews_of_configured_webhooks() {
+    let world = World::new();
+    let reviewer = Reviewer::start(&world).await;
+    reviewer.behave(|_| failure(403, "Forbidden"));
+    let kubeconfig = reviewer.write_kubeconfig(&world, "guard", "/authorize");
+    let file = world.path("authorization.yaml");
+    write(&file, &[webhook("guard", &kubeconfig, &json!({}))]);
+    let flag = format!("--authorization-config={}", file.display());
+    let gateway = world.gateway(&[&flag, "--readiness-requires-reviews"]);
+    let reviews = async || admin(&gateway, get("/readyz/reviews", &[])).await;
+    eventually("a probe to fail", async || {
+        reviews().await.text().contains("SubjectAccessReview failing since").then_some(())
+    })
+    .await;
+    let report = admin(&gateway, get("/status.json", &[])).await.json();
+    assert_eq!(report["remoteCalls"][0]["name"], "guard", "{report}");
+    reviewer.behave(kindly);
+    eventually("a probe to succeed", async || (reviews().await.status == 200).then_some(())).await;
 }
 
 /// Without a request, too: a gateway that is not ready gets none.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::read::{Configuration, Connection, Demands, Kind, Webhook, Written};
 use crate::authorize::webhook::Named;
-use crate::authorize::{AccessReviewSettings, AccessReviews, Link, Mode, Policy};
+use crate::authorize::{AccessReviewSettings, AccessReviews, Link, Mode, PROBE_INTERVAL, Policy};
 use crate::egress::Dialler;
 use crate::kubeclient::{Client, Jobs, Kubeconfig, Patience, Remote, Source};
 use crate::observe::metrics::Metrics;
@@ -31,6 +31,8 @@ pub struct WebhookSettings {
     pub stale_allow_ttl: Duration,
     /// No request waits longer than this (`--request-timeout`).
     pub longest: Duration,
+    /// Whether those that fail are probed (`--readiness-requires-reviews`).
+    pub probes: bool,
 }
 
 /// Follows the file, and speaks to the webhooks; for the thread that does such things.
@@ -110,7 +112,8 @@ impl Following {
     /// Follows the file and speaks to the webhooks until the process ends. While the file holds a mistake, what was
     /// good before stays. Needs a `LocalSet`.
     pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, mut drain: Drain) {
-        let mut round = tokio::time::interval(SWEEP);
+        let (mut round, mut probing) = (tokio::time::interval(SWEEP), tokio::time::interval(PROBE_INTERVAL));
+        let probes = self.builder.settings.probes;
         let mut told: Option<Problems> = None;
         loop {
             for plane in self.builder.planes.drain(..) {
@@ -123,6 +126,7 @@ impl Following {
                     tokio::select! {
                         () = &mut changed => break,
                         _ = round.tick() => sweep(&self.chain),
+                        _ = probing.tick(), if probes => webhooks(&self.chain).for_each(|reviews| reviews.probe()),
                         () = drain.reached(Phase::Ending) => return,
                     }
                 }
@@ -283,11 +287,14 @@ fn links(chain: &[Built]) -> Vec<Link> {
 }
 
 fn sweep(chain: &[Built]) {
-    for built in chain {
-        if let Mode::Webhook(reviews) = &built.link.mode {
-            reviews.sweep();
-        }
-    }
+    webhooks(chain).for_each(|reviews| reviews.sweep());
+}
+
+fn webhooks(chain: &[Built]) -> impl Iterator<Item = &Arc<AccessReviews>> {
+    chain.iter().filter_map(|built| match &built.link.mode {
+        Mode::Webhook(reviews) => Some(reviews),
+        _ => None,
+    })
 }
 
 fn tell(path: &Path, chain: &[Built], what: &str) {

@@ -513,6 +513,13 @@ const ADMIN_ADDRESS: Flag = Flag::new(
     "Where the operator's own listener stands, an address or a name, or :PORT for every address of this machine (plain HTTP: status page, metrics, health; other machines get metrics and health alone); port 0 takes a free one, an empty value turns it off",
 );
 
+pub(in crate::config) const ADMIN_TOKEN_FILE: Flag = Flag::new(
+    "admin-token-file",
+    Kind::File,
+    "",
+    "File that holds a token which --admin-address asks everybody for, whatever they ask but metrics and health: as bearer token, or as password in a browser. Without it every process of this machine or pod is taken for the operator, a mesh's proxy among them. Followed on disk",
+);
+
 pub(in crate::config) const LOG_FORMAT: Flag =
     Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "How log lines are written");
 pub(in crate::config) const LOG_LEVEL: Flag = Flag::new(
@@ -612,6 +619,7 @@ pub static SEEN: Group = Group {
             "Pause before a batch that was not taken is sent again; half as long again each time, five times in all",
         ),
         ADMIN_ADDRESS,
+        ADMIN_TOKEN_FILE,
         LOG_FORMAT,
         LOG_LEVEL,
         VERBOSITY,

@@ -116,6 +116,7 @@ pub(super) fn seen(reading: &mut Reading<'_>) -> Seen {
         access: seen::access(reading),
         audit: audit::audit(reading),
         admin_address: seen::admin_address(reading),
+        admin_token_file: reading.path("admin-token-file"),
     }
 }
 

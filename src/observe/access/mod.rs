@@ -9,6 +9,7 @@ mod line;
 mod proxy;
 mod receipt;
 mod record;
+mod refusals;
 mod tunnel;
 mod writer;
 
@@ -19,6 +20,7 @@ pub use line::Form;
 pub use proxy::{ProxyAccessLog, ProxyRecord};
 pub use receipt::Receipt;
 pub use record::{AccessRecord, End, Opening};
+pub use refusals::RefusedRequest;
 pub use tunnel::{TunnelRecord, Tunnels};
 pub use writer::AccessLog;
 

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::header::{HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request, Uri, Version};
 
-use super::{Mode, Receipt, Worker};
+use super::{Mode, Receipt, RefusedRequest, Worker};
 use crate::kubeapi::User;
 use crate::message::{Blame, Refusal};
 use crate::observe::audit::{Audited, Auditor, Begin, Known as Facts};
@@ -335,12 +335,35 @@ impl Open {
         match self.worker.settings.mode {
             Mode::Off => false,
             Mode::All => true,
-            Mode::Errors => {
-                self.refusal.is_some()
-                    || self.status >= 500
-                    || matches!(self.end, End::BackendBroke | End::Timeout | End::Cut)
-                    || (took > SLOW && !self.kind().0)
-            }
+            Mode::Errors => self.is_refused() || (took > SLOW && !self.kind().0),
+        }
+    }
+
+    /// Whether it was refused or failed.
+    fn is_refused(&self) -> bool {
+        self.refusal.is_some() || self.status >= 500 || matches!(self.end, End::BackendBroke | End::Timeout | End::Cut)
+    }
+
+    /// The record as the operator is shown it.
+    fn refused(&self) -> RefusedRequest {
+        let name = |user: &Option<Arc<User>>| user.as_ref().map(|user| user.name.clone()).unwrap_or_default();
+        let (reason, cause) = match &self.refusal {
+            Some(Refused { reason, cause, .. }) => (*reason, String::from(&**cause)),
+            None if self.end == End::Complete && self.service.is_some() => ("", "response of the backend".to_owned()),
+            None => (self.end.as_str(), String::new()),
+        };
+        RefusedRequest {
+            time: SystemTime::now(),
+            client: self.client.ip(),
+            user: name(&self.user),
+            impersonated: name(&self.impersonated),
+            verb: self.counted.map_or(self.method.as_str(), |counted| counted.verb.as_str()).to_owned(),
+            path: self.uri.path().to_owned(),
+            status: self.status,
+            reason: reason.to_owned(),
+            cause,
+            audit_id: self.audit_id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default().to_owned(),
+            count: 1,
         }
     }
 
@@ -391,6 +414,9 @@ impl Drop for Open {
         if let Some(audited) = self.audited.take() {
             let request = self.receipt.as_ref().and_then(|receipt| receipt.take());
             audited.end(self.status, self.end, request);
+        }
+        if self.is_refused() {
+            self.worker.sink.refused(self.refused());
         }
         if self.is_written(took) {
             self.worker.sink.write(|out| self.write(out, took, body));

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::refusals::{RefusalLog, RefusedRequest};
 use crate::observe::health::Check;
 use crate::observe::metrics::Metrics;
 use crate::process::Problem;
@@ -42,6 +43,7 @@ struct Shared {
     waiting: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
     output: Mutex<Output>,
     dropped: Arc<AtomicU64>,
+    refusals: RefusalLog,
     began: Instant,
     /// When the write that runs began, in milliseconds after `began`, plus 1; 0 when none runs.
     writing: AtomicU64,
@@ -67,6 +69,7 @@ impl AccessLog {
             waiting: Mutex::default(),
             output: Mutex::new(Output { to: output, batch: Vec::new(), told: 0 }),
             dropped: metrics.access_records_dropped(),
+            refusals: RefusalLog::default(),
             began: Instant::now(),
             writing: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -95,6 +98,11 @@ impl AccessLog {
         Sink { lines, scratch: RefCell::default(), shared: self.shared.clone(), writer: self.writer.clone() }
     }
 
+    /// The last requests of all workers that were refused or failed, the newest first.
+    pub fn refusals(&self) -> Vec<RefusedRequest> {
+        self.shared.refusals.snapshot()
+    }
+
     /// Writes what waits, now.
     pub fn flush(&self) {
         self.shared.drain();
@@ -107,6 +115,13 @@ impl AccessLog {
         Check::new("log", move || {
             if shared.writing_for(Instant::now()) < BLOCKED { Ok(()) } else { Err("logging blocked".to_owned()) }
         })
+    }
+}
+
+impl Sink {
+    /// Keeps a request that was refused or failed, for the operator.
+    pub(super) fn refused(&self, refused: RefusedRequest) {
+        self.shared.refusals.push(refused);
     }
 }
 

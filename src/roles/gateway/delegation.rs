@@ -14,7 +14,7 @@ use rustls_pki_types::UnixTime;
 use super::settings::Egress;
 use crate::admin::timestamp;
 use crate::authenticate::{self, TokenReviewSettings, TokenReviews};
-use crate::authorize::{AccessReviews, configuration};
+use crate::authorize::{AccessReviews, PROBE_INTERVAL, configuration};
 use crate::config::GatewayConfig;
 use crate::egress::Dialler;
 use crate::kubeclient::certificate_request;
@@ -28,8 +28,6 @@ use crate::tls::server::Announced;
 
 /// How often decisions past their time are let go of.
 const SWEEP: Duration = Duration::from_secs(10);
-/// How often reviews that fail are tried with `--readiness-requires-reviews`.
-const PROBE: Duration = Duration::from_secs(5);
 
 /// The kubeconfigs that were read.
 pub(super) struct Kubeconfigs {
@@ -244,7 +242,7 @@ impl Lookup {
 }
 
 async fn sweep(tokens: &[Weak<TokenReviews>], access: &Weak<AccessReviews>, probes: bool) {
-    let (mut round, mut probing) = (tokio::time::interval(SWEEP), tokio::time::interval(PROBE));
+    let (mut round, mut probing) = (tokio::time::interval(SWEEP), tokio::time::interval(PROBE_INTERVAL));
     loop {
         tokio::select! {
             _ = round.tick() => {

@@ -6,6 +6,7 @@ use super::auditing::AuditFiles;
 use super::delegation::Kubeconfigs;
 use super::findings::Readable;
 use super::settings;
+use crate::admin::{AdminToken, AdminTokenFile};
 use crate::authenticate::jwt::ConfigurationFile;
 use crate::authenticate::{RequestHeaders, TokenFile, Tokens};
 use crate::authorize::rbac_proxy::{Rules, RulesFile};
@@ -39,6 +40,8 @@ pub struct Files {
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
     pub(super) audit: Option<AuditFiles>,
+    /// What the admin listener asks for.
+    pub(super) admin_token: Option<(AdminTokenFile, AdminToken)>,
     /// The ways to backends and control planes, and the file that says so, if there is one.
     pub(super) egress: (Option<WaysFile>, Ways),
 }
@@ -108,6 +111,8 @@ impl Files {
         let request_headers = keep(&mut problems, settings::request_headers(config));
         let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
         let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
+        let admin_token = config.seen.admin_token_file.as_deref().map(AdminTokenFile::open);
+        let admin_token = keep(&mut problems, admin_token.transpose());
         let egress = keep(&mut problems, ways(config));
         if let (Some(Some(authentication)), Some((_, ways))) = (&authentication, &egress) {
             problems.0.extend(authentication.lookups(ways).0);
@@ -142,6 +147,7 @@ impl Files {
             Some(request_headers),
             Some(kubeconfigs),
             Some(audit),
+            Some(admin_token),
             Some(egress),
         ) = (
             serving,
@@ -158,6 +164,7 @@ impl Files {
             request_headers,
             kubeconfigs,
             audit,
+            admin_token,
             egress,
         )
         else {
@@ -178,6 +185,7 @@ impl Files {
             request_headers,
             kubeconfigs,
             audit,
+            admin_token,
             egress,
         })
     }

@@ -77,6 +77,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         request_headers,
         kubeconfigs,
         audit,
+        admin_token,
         egress,
     } = files;
 
@@ -133,6 +134,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     let webhooks = authorize::configuration::WebhookSettings {
         stale_allow_ttl: config.delegated.access_reviews.stale_allow_ttl,
         longest: config.forwarding.request_timeout,
+        probes: config.delegated.readiness_requires_reviews,
     };
     let (authorizers, authorizers_following) = match authorization {
         Some(file) => file
@@ -352,6 +354,9 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
 
     let admin = match config.seen.admin_address {
         Some(at) => {
+            let admin_token = admin_token.map(|(file, token)| {
+                admin::AdminTokenGuard::new(file, token, mistakes.of("admin-token"), shared.drain.clone())
+            });
             let told = status::Told {
                 doubts,
                 address,
@@ -365,7 +370,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
                 access_log: access_log.clone(),
                 more,
             };
-            Some(admin::spawn(at, status::state(&shared, told))?)
+            Some(admin::spawn(at, status::state(&shared, told, admin_token))?)
         }
         None => None,
     };

@@ -10,14 +10,14 @@ use super::mistakes::Mistakes;
 use super::registering::ClusterSeen;
 use super::shared::Shared;
 use crate::admin::{
-    AdminState, ApiServiceReport, AuditSink, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    RemoteCallReport, StatusReport, timestamp,
+    AdminState, AdminTokenGuard, ApiServiceReport, AuditSink, ClusterReport, DiscoveryReport, EgressReport,
+    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
 use crate::discovery::{Documents, Source};
 use crate::egress::{Proxy, ProxyFault, ProxyState, STANDARD_CALLS, Way, Ways};
 use crate::listen::Connections;
-use crate::observe::access::AccessLog;
+use crate::observe::access::{AccessLog, RefusedRequest};
 use crate::observe::audit::SinkReport;
 use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
@@ -43,7 +43,7 @@ pub(super) struct Told {
     pub(super) more: Vec<Check>,
 }
 
-pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
+pub(super) fn state(shared: &Arc<Shared>, told: Told, token: Option<AdminTokenGuard>) -> AdminState {
     let started = SystemTime::now();
     let (log_level, connections) = (told.log_level.clone(), told.connections.clone());
     let health = super::start::health(&shared.drain, &told.access_log, (&shared.table, &shared.documents), &told.more);
@@ -70,6 +70,7 @@ pub(super) fn state(shared: &Arc<Shared>, told: Told) -> AdminState {
                 "mutating": shared.mutating.running.count(),
             })
         }),
+        token,
     }
 }
 
@@ -93,6 +94,8 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
         cluster: told.cluster.as_ref().map(cluster_report),
         authorizers: shared.authorizer.describe(),
         file_problems: told.mistakes.now(),
+        handshake_failures: Default::default(),
+        refusals: told.access_log.refusals().into_iter().map(refusal).collect(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
         document_problems: document_problems(shared),
         registry_warnings: told.doubts.get().lines().into_iter().chain(ways.lacking(&STANDARD_CALLS)).collect(),
@@ -101,6 +104,22 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
         registry_problems: told.registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: told.log_level.current(),
+    }
+}
+
+fn refusal(of: RefusedRequest) -> RefusalReport {
+    RefusalReport {
+        time: timestamp(of.time),
+        client: of.client.to_string(),
+        user: of.user,
+        impersonated: of.impersonated,
+        verb: of.verb,
+        path: of.path,
+        status: of.status,
+        reason: of.reason,
+        cause: of.cause,
+        audit_id: of.audit_id,
+        count: of.count,
     }
 }
 

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use running::Running;
 use users::Users;
 
+use crate::admin::{AdminToken, AdminTokenFile};
 use crate::config::{Mistakes, Socks5Config, egress};
 use crate::egress::{SelectionSettings, Ways, WaysFile};
 use crate::observe::log::{self, LogLevel};
@@ -26,6 +27,8 @@ pub(super) struct Files {
     users: Option<(FollowedFile<Users>, Users)>,
     /// With the selection that is gone through, and no other.
     ways: Option<(WaysFile, Ways)>,
+    /// What the admin listener asks for.
+    admin_token: Option<(AdminTokenFile, AdminToken)>,
 }
 
 /// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
@@ -60,10 +63,11 @@ fn files(config: &Socks5Config) -> Result<Files, Problems> {
         };
         WaysFile::open(path, Box::new(load), None, &[])
     });
-    match (users, ways.transpose()) {
-        (Ok(users), Ok(ways)) => Ok(Files { users, ways }),
-        (users, ways) => {
-            let problems = users.err().into_iter().chain(ways.err());
+    let admin_token = config.admin_token_file.as_deref().map(AdminTokenFile::open).transpose();
+    match (users, ways.transpose(), admin_token) {
+        (Ok(users), Ok(ways), Ok(admin_token)) => Ok(Files { users, ways, admin_token }),
+        (users, ways, admin_token) => {
+            let problems = users.err().into_iter().chain(ways.err()).chain(admin_token.err());
             Err(Problems(problems.flat_map(|problems| problems.0).collect()))
         }
     }

@@ -42,7 +42,7 @@ impl Running {
     /// # Errors
     /// What keeps it from listening.
     pub(super) fn start(config: &Socks5Config, files: Files, log_level: LogLevel) -> Result<Running, Problems> {
-        let Files { users, ways } = files;
+        let Files { users, ways, admin_token } = files;
         let listener = bind(config.listen, "--listen")?;
         let address = listener.local_addr().map_err(|error| Problem::new(config.listen, error))?;
         let (drainer, drain) = Drain::new();
@@ -110,6 +110,9 @@ impl Running {
 
         let admin = match config.admin_address {
             Some(at) => {
+                let token = admin_token.map(|(file, token)| {
+                    admin::AdminTokenGuard::new(file, token, mistakes.of("admin-token"), drain.clone())
+                });
                 let seen = Seen {
                     address,
                     drain,
@@ -119,7 +122,7 @@ impl Running {
                     ways: seen_ways,
                     log_level,
                 };
-                Some(admin::spawn(at, seen.state())?)
+                Some(admin::spawn(at, seen.state(token))?)
             }
             None => None,
         };
@@ -166,7 +169,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn state(self) -> AdminState {
+    fn state(self, token: Option<admin::AdminTokenGuard>) -> AdminState {
         let Seen { address, drain, metrics, access_log, mistakes, ways, log_level } = self;
         let leaving = drain.clone();
         let shutdown = Check::new("shutdown", move || {
@@ -197,6 +200,7 @@ impl Seen {
             log_level,
             connections: Box::new(move || serde_json::json!({"connections": counted.door().connections()})),
             tasks: Box::new(move || serde_json::json!({"connections": tasks.door().connections()})),
+            token,
         }
     }
 }

@@ -1,0 +1,153 @@
+//! `--admin-token-file`: the token that the operator's own pages are shown for.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
+use crate::process::{Drain, Followed, FollowedFile, OnFailure, Problem, Problems, Published, text_of};
+
+/// A shorter token could be guessed.
+const SHORTEST: usize = 16;
+/// More than any such file has.
+const LONGEST: u64 = 1 << 20;
+
+/// The token. No `Debug`, on purpose.
+pub struct AdminToken(String);
+
+/// The file that holds it, followed.
+pub type AdminTokenFile = FollowedFile<AdminToken>;
+
+/// What the admin listener needs to ask for the token, and to follow its file.
+pub struct AdminTokenGuard {
+    pub(super) file: AdminTokenFile,
+    pub(super) token: AdminToken,
+    pub(super) on_failure: OnFailure,
+    pub(super) drain: Drain,
+}
+
+impl AdminTokenGuard {
+    /// Asks for `token` until `file` holds another; `on_failure` is called with what is wrong with the file.
+    pub fn new(file: AdminTokenFile, token: AdminToken, on_failure: OnFailure, drain: Drain) -> AdminTokenGuard {
+        AdminTokenGuard { file, token, on_failure, drain }
+    }
+
+    /// Begins to follow the file, on this thread's `LocalSet`.
+    pub(super) fn follow(self) -> Published<AdminToken> {
+        let AdminTokenGuard { file, token, on_failure, drain } = self;
+        let (publisher, published) = Published::new(token);
+        tokio::task::spawn_local(file.follow(publisher, on_failure, drain));
+        published
+    }
+}
+
+impl AdminToken {
+    /// The token in the text of a file; space around it does not count.
+    ///
+    /// # Errors
+    /// None, one that could be guessed, or one that no header can carry.
+    pub fn parse(text: &str, place: &str) -> Result<AdminToken, Problem> {
+        let token = text.trim();
+        if token.len() < SHORTEST {
+            let message = format!(
+                "has {} characters; a token of at least {SHORTEST} is needed ('openssl rand -hex 32' makes one)",
+                token.len()
+            );
+            return Err(Problem::new(place, message));
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Problem::new(place, "must be one token of printable ASCII without spaces"));
+        }
+        Ok(AdminToken(token.to_owned()))
+    }
+
+    /// The token as a value of `Authorization`.
+    pub fn authorization(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
+    /// Whether a request has it: as bearer token, or as the password of Basic authentication, which browsers ask for.
+    /// Compared in constant time.
+    pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
+        let mut lines = headers.get_all(AUTHORIZATION).iter();
+        let (Some(line), None) = (lines.next(), lines.next()) else { return false };
+        let Some((scheme, value)) = line.to_str().ok().and_then(|line| line.trim().split_once(' ')) else {
+            return false;
+        };
+        let is = |given: &[u8]| verify_slices_are_equal(given, self.0.as_bytes()).is_ok();
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return is(value.trim().as_bytes());
+        }
+        let decoded = scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(value.trim()).ok()).flatten();
+        decoded.is_some_and(|pair| {
+            let colon = pair.iter().position(|byte| *byte == b':');
+            colon.is_some_and(|colon| is(&pair[colon + 1..]))
+        })
+    }
+}
+
+impl Followed for AdminToken {
+    const UNUSABLE: &'static str = "the admin token file changed and is not usable; the last good token stays";
+
+    fn read(path: &Path) -> Result<AdminToken, Problems> {
+        let place = path.display().to_string();
+        let text = text_of(path, LONGEST)?;
+        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o004 != 0 {
+            tracing::warn!(file = place, "everybody on this machine can read the admin token; chmod 0600 it");
+        }
+        Ok(AdminToken::parse(&text, &place)?)
+    }
+
+    fn tell_read_again(&self, path: &Path) {
+        tracing::info!(file = %path.display(), "admin token read again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admin_token_is_taken_as_bearer_and_as_basic_password_alone() {
+        let token = AdminToken::parse(" 0123456789abcdef\n", "file").ok().unwrap();
+        let has = |lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(AUTHORIZATION, line.parse().unwrap());
+            }
+            token.is_in(&headers)
+        };
+        let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
+        for good in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef", &basic("x:0123456789abcdef")] {
+            assert!(has(&[good]), "{good}");
+        }
+        for bad in [
+            "0123456789abcdef",
+            "Bearer 0123456789abcde",
+            "Bearer 0123456789abcdef0",
+            "Basic 0123456789abcdef",
+            &basic("0123456789abcdef"),
+            &basic("0123456789abcdef:"),
+            &basic("a:b:0123456789abcdef"),
+            "Bearer",
+            "",
+        ] {
+            assert!(!has(&[bad]), "{bad}");
+        }
+        assert!(!has(&[]) && !has(&["Bearer 0123456789abcdef", "Bearer 0123456789abcdef"]));
+    }
+
+    #[test]
+    fn admin_token_that_could_be_guessed_is_refused() {
+        let why = |text: &str| AdminToken::parse(text, "t").err().unwrap().to_string();
+        assert!(why("\n").contains("t: has 0 characters") && why("0123456789abcde\n").contains("at least 16"));
+        assert!(why("0123456789abcdef 0123456789abcdef").contains("without spaces"));
+        assert!(why("0123456789abcdef\u{e9}").contains("ASCII"));
+    }
+}

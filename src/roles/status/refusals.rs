@@ -1,0 +1,33 @@
+//! `narthex status refusals`: the last requests that were refused or failed, and failed handshakes.
+
+use std::time::SystemTime;
+
+use crate::admin::{RefusalReport, StatusReport};
+
+/// The columns of refused requests.
+pub(super) const COLUMNS: [&str; 9] = ["AGE", "USER", "VERB", "PATH", "STATUS", "REASON", "COUNT", "CAUSE", "AUDIT ID"];
+/// The columns of failed handshakes.
+pub(super) const HANDSHAKES: [&str; 2] = ["FAILED HANDSHAKES", "COUNT"];
+
+/// The rows of refused requests, the newest first.
+pub(super) fn rows(report: &StatusReport, now: SystemTime) -> Vec<Vec<String>> {
+    let row = |of: &RefusalReport| {
+        vec![
+            StatusReport::age(&of.time, now),
+            of.who(),
+            of.verb.clone(),
+            of.path.clone(),
+            of.status.to_string(),
+            of.reason.clone(),
+            of.count.to_string(),
+            of.cause.clone(),
+            of.audit_id.clone(),
+        ]
+    };
+    report.refusals.iter().map(row).collect()
+}
+
+/// The rows of failed handshakes, by reason.
+pub(super) fn handshakes(report: &StatusReport) -> Vec<Vec<String>> {
+    report.handshake_failures.iter().map(|(reason, count)| vec![reason.clone(), count.to_string()]).collect()
+}
