@@ -143,25 +143,21 @@ impl Page {
 
     fn apiservices(&mut self, report: &StatusReport, now: SystemTime) {
         if report.apiservices.is_empty() {
-            self.raw("<h2>APIServices</h2><p class=\"dim\">None. Give some with <code>--registry-dir</code>.</p>");
+            // A SOCKS5 server has none, and nowhere to give them.
+            if report.listen.iter().any(|address| address.starts_with("https://")) {
+                self.raw("<h2>APIServices</h2><p class=\"dim\">None. Give some with <code>--registry-dir</code>.</p>");
+            }
             return;
         }
         let (title, name, service) = match report.guards_upstreams() {
             true => ("Upstreams", "Path", "Upstream"),
             false => ("APIServices", "Name", "Service"),
         };
-        let columns = [
-            name,
-            service,
-            "Available",
-            "Since",
-            "Endpoints",
-            "Inflight",
-            "Watches",
-            "Circuit",
-            "Discovery",
-            "Message",
-        ];
+        let mut columns = vec![name, service, "Available", "Since", "Endpoints", "Inflight", "Watches", "Circuit"];
+        // Where all go direct that is nothing to say.
+        let routes = !report.egress.is_empty();
+        columns.extend(routes.then_some("Egress"));
+        columns.extend(["Discovery", "Message"]);
         self.table(title, &columns);
         for service in report.apiservices_in_order().filter(|service| !service.is_plain_local()) {
             self.raw("<tr>");
@@ -178,11 +174,12 @@ impl Page {
             self.cell("n", service.inflight);
             self.cell("n", service.watches);
             self.cell(if matches!(&*service.circuit, "" | "closed") { "" } else { "bad" }, &service.circuit);
+            if routes {
+                self.cell("", &service.way);
+            }
             let stale = service.discovery.state == "stale";
             self.cell(if stale { "warn" } else { "" }, service.discovery.describe(now));
-            let problem = &service.discovery.problem;
-            let more = if problem.is_empty() { String::new() } else { format!("; discovery: {problem}") };
-            self.cell("dim", format_args!("{}{more}", service.message));
+            self.cell("dim", &service.message);
             self.raw("</tr>");
         }
         self.end_table();
@@ -205,7 +202,7 @@ impl Page {
                 self.raw("<tr>");
                 self.cell("", &service.name);
                 self.cell("", &endpoint.address);
-                self.cell(if endpoint.state == "ready" { "good" } else { "bad" }, &endpoint.state);
+                self.cell(if endpoint.state == "ready" { "good" } else { "bad" }, endpoint.describe());
                 self.cell("n", endpoint.connections);
                 self.cell("n", endpoint.inflight);
                 self.cell("n", endpoint.latency());
@@ -467,6 +464,27 @@ mod tests {
         let page = render(&report, SystemTime::UNIX_EPOCH);
         assert!(!page.contains("<script") && !page.contains("alert('"), "{page}");
         assert!(page.contains("&lt;script&gt;alert(&#39;1&#39;)"));
+    }
+
+    #[test]
+    fn egress_column_only_where_there_are_selections() {
+        let service = ApiServiceReport { name: "v1.a.io".into(), way: "cluster (socks5)".into(), ..Default::default() };
+        let mut report = StatusReport { apiservices: vec![service], ..StatusReport::default() };
+        let page = |report: &StatusReport| render(report, SystemTime::UNIX_EPOCH);
+        assert!(!page(&report).contains("cluster (socks5)"));
+        report.egress.push(EgressReport { selection: "cluster".into(), ..EgressReport::default() });
+        assert!(
+            page(&report).contains("<th>Egress</th>") && page(&report).contains("<td class=\"\">cluster (socks5)</td>")
+        );
+    }
+
+    #[test]
+    fn apiservices_not_mentioned_by_a_socks5_server() {
+        let page = |address: &str| {
+            render(&StatusReport { listen: vec![address.into()], ..Default::default() }, SystemTime::UNIX_EPOCH)
+        };
+        assert!(page("https://0.0.0.0:6443").contains("--registry-dir"));
+        assert!(!page("socks5://0.0.0.0:1080").contains("APIServices"));
     }
 
     #[test]

@@ -107,8 +107,11 @@ pub struct DiscoveryReport {
 pub struct EndpointReport {
     /// Address and port.
     pub address: String,
-    /// `ready`, `ejected`, `unready`, …
+    /// `ready`; `ejected` while it gets no requests because it failed them; `unreachable` while no connection to it can
+    /// be opened.
     pub state: String,
+    /// Why it is unreachable, for example `ConnectionRefused` or `CertificateExpired`.
+    pub reason: String,
     /// Connections that stand now.
     pub connections: u64,
     /// Requests under way, watches among them.
@@ -380,6 +383,11 @@ impl DiscoveryReport {
 }
 
 impl EndpointReport {
+    /// The column STATE: `ready`, `ejected`, `unreachable (Reason)`.
+    pub fn describe(&self) -> String {
+        if self.reason.is_empty() { self.state.clone() } else { format!("{} ({})", self.state, self.reason) }
+    }
+
     /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
     pub fn latency(&self) -> String {
         latency(self.latency_micros)

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::board::{Asked, Board};
-use super::condition::{Condition, ConditionStatus};
+use super::condition::ConditionStatus;
 use super::judge::{Finding, Judge};
 use super::pace::Pace;
 use super::probe::{Probe, ProbeFailure, one_probe};
@@ -24,6 +24,13 @@ pub(super) struct Led {
 }
 
 impl Led {
+    /// The number of the first endpoint that was not there `before`, or any if some are gone; none if all are the same.
+    fn first_new_endpoint(&self, before: &Led) -> Option<usize> {
+        let (Ok(place), Ok(place_before)) = (&self.place, &before.place) else { return None };
+        let is_new = |endpoint| !place_before.endpoints.contains(endpoint);
+        (place != place_before).then(|| place.endpoints.iter().position(is_new).unwrap_or(0))
+    }
+
     /// Whether `other` is the same backend, asked in the same way; perhaps at other endpoints.
     pub(super) fn is_asked_like(&self, other: &Led) -> bool {
         let (Ok(place), Ok(other_place)) = (&self.place, &other.place) else { return false };
@@ -57,18 +64,33 @@ pub(super) struct Judges<'r, W> {
 }
 
 impl<W: Witness> Judges<'_, W> {
-    fn announce(&self, name: &str, before: Option<&Condition>, now: &Condition) {
-        self.board.put(name, now);
+    /// Publishes what `judge` knows, if that is another than what is published.
+    fn publish(&self, name: &str, judge: &mut Judge) {
+        let availability = self.board.of(name);
+        let before = availability.condition();
+        let now = judge.condition().beside_circuit(availability.open_circuit());
+        if *before == now {
+            return;
+        }
+        self.board.put(name, &now);
         let unavailable = now.status == ConditionStatus::False;
         self.witness.unavailable(name, unavailable);
+        if unavailable && (before.status != ConditionStatus::False || before.reason != now.reason) {
+            self.witness.became_unavailable(name, &now.reason);
+        }
+        if !judge.is_news(&before, &now, SystemTime::now()) {
+            return;
+        }
         let (reason, message, detail) = (now.reason.as_ref(), &now.message, &now.detail);
-        if unavailable {
-            if before.is_none_or(|before| before.status != ConditionStatus::False || before.reason != now.reason) {
-                self.witness.became_unavailable(name, reason);
+        match now.status {
+            ConditionStatus::False => {
+                tracing::warn!(apiservice = name, reason, detail, "APIService is not available: {message}");
             }
-            tracing::warn!(apiservice = name, reason, detail, "APIService is not available: {message}");
-        } else if now.status == ConditionStatus::True {
-            tracing::info!(apiservice = name, reason, "APIService is available");
+            ConditionStatus::True if now == *judge.condition() => {
+                tracing::info!(apiservice = name, reason, "APIService is available");
+            }
+            ConditionStatus::True => tracing::warn!(apiservice = name, reason, "APIService: {message}"),
+            ConditionStatus::Unknown => {}
         }
     }
 
@@ -76,23 +98,28 @@ impl<W: Witness> Judges<'_, W> {
         let now = SystemTime::now();
         let (failures, successes) = (api_service.settings.failure_threshold, api_service.settings.success_threshold);
         let mut judge = judge.borrow_mut();
-        let before = judge.as_ref().map(|judge| judge.condition().clone());
+        if judge.is_none() {
+            self.witness.unavailable(&api_service.name, false);
+        }
         let judge = judge.get_or_insert_with(|| Judge::new(failures, successes, now));
         judge.begin_again(failures, successes, now);
-        if before.as_ref() != Some(judge.condition()) {
-            self.announce(&api_service.name, before.as_ref(), judge.condition());
-        }
+        self.publish(&api_service.name, judge);
     }
 
     /// The condition's status after it.
     fn hear(&self, api_service: &ApiService, judge: &SharedJudge, finding: Finding) -> ConditionStatus {
         let mut judge = judge.borrow_mut();
         let Some(judge) = judge.as_mut() else { return ConditionStatus::Unknown };
-        let before = judge.condition().clone();
-        if judge.hear(finding, SystemTime::now()) {
-            self.announce(&api_service.name, Some(&before), judge.condition());
-        }
+        judge.hear(finding, SystemTime::now());
+        self.publish(&api_service.name, judge);
         judge.condition().status
+    }
+
+    /// The circuit may be another.
+    fn look_at_circuit(&self, name: &str, judge: &SharedJudge) {
+        if let Some(judge) = judge.borrow_mut().as_mut() {
+            self.publish(name, judge);
+        }
     }
 }
 
@@ -128,18 +155,25 @@ pub(super) async fn ask<W: Witness>(
         let availability = judges.board.of(&api_service.name);
         let (at, wanted) = (std::time::Instant::now(), availability.begin());
         let contradicted = pace.expects_failure();
-        let heard = |endpoint: &Address, answered| match answered {
-            // Its requests fail, and just now: that this question was answered is nothing to them yet.
-            true if contradicted => {}
-            answered => availability.probed(endpoint, answered),
+        let heard = |endpoint: &Address, result: Result<(), &ProbeFailure>| {
+            let dialed = result.err().and_then(|failure| failure.dial_failure).map_or(Ok(()), Err);
+            availability.dialed(endpoint, dialed);
+            match result.is_ok() {
+                // Its requests fail, and just now: that this question was answered is nothing to them yet.
+                true if contradicted => {}
+                answered => availability.probed(endpoint, answered),
+            }
         };
         let finding = match one_probe(api_service, resolved, turn, probe, heard).await {
             Ok(()) => Finding::Answered,
-            Err(ProbeFailure { message, detail }) => Finding::Failed { message, detail },
+            Err(ProbeFailure { message, detail, .. }) => Finding::Failed { message, detail },
         };
         turn = turn.wrapping_add(1);
         let answered = finding == Finding::Answered;
         let away = judges.hear(api_service, &judge, finding) == ConditionStatus::False;
+        if away && !answered {
+            availability.confirm_dial_failures();
+        }
         judges.board.asked(&availability, Asked { at, answered }, wanted);
         let ended = Instant::now();
         let wait = pace.after(answered, away, availability.is_doubted());
@@ -147,12 +181,20 @@ pub(super) async fn ask<W: Witness>(
         loop {
             tokio::select! {
                 () = &mut next => break,
-                // Others may answer where the last ones did not.
-                Ok(()) = following.changed(), if away => {
-                    pace.others();
-                    break;
+                Ok(()) = following.changed() => {
+                    // Others may answer where the last ones did not, and the other way round.
+                    if let Some(first) = following.borrow_and_update().first_new_endpoint(&now) {
+                        turn = first;
+                        let soon = pace.others();
+                        if away {
+                            break;
+                        }
+                        let until = next.deadline().min(ended + soon);
+                        next.as_mut().reset(until);
+                    }
                 }
                 () = availability.turns() => {
+                    judges.look_at_circuit(&api_service.name, &judge);
                     let wanted = availability.is_wanted().then(|| pace.wanted());
                     if let Some(soon) = pace.hear(availability.is_doubted()).into_iter().chain(wanted).min() {
                         let until = next.deadline().min(ended + soon);

@@ -1,6 +1,6 @@
 //! What is known about each APIService, where every thread can read it without waiting.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::circuit::{Circuit, Fate, Held, Pass};
 use super::condition::{Condition, ConditionStatus};
+use super::endpoint_map::{ConnectionSettings, EndpointMap};
 use super::passage::Passage;
 use super::standing::Standing;
 use crate::egress::Address;
@@ -67,6 +68,7 @@ pub struct Board(Arc<Entries>);
 struct Entries {
     /// Locked only to look a name up, never across an await.
     by_name: Mutex<BTreeMap<String, Weak<Availability>>>,
+    endpoints: EndpointMap,
     changes: watch::Sender<u64>,
     lately: Mutex<Lately<Arc<str>>>,
 }
@@ -120,18 +122,42 @@ impl Availability {
         self.circuit.lock().0.state(Instant::now())
     }
 
-    /// How each of `endpoints` stands, in this order. What is known of others is forgotten: they are gone.
-    pub fn standings(&self, endpoints: &[Address]) -> Vec<Arc<Standing>> {
-        let mut known = self.standings.lock();
-        let among_others = !known.is_empty();
-        let before: HashMap<_, _> = known.iter().map(|(at, standing)| (at, standing)).collect();
-        let standing = |endpoint: &Address| {
-            let found = before.get(endpoint).map(|standing| Arc::clone(standing));
-            found.unwrap_or_else(|| Arc::new(Standing::new(among_others, self.turned.clone(), Instant::now())))
+    /// How each of `endpoints` stands, in this order: one state for all APIServices that connect to it with these
+    /// `settings`. What is known of others is forgotten: they are gone.
+    pub fn standings(&self, settings: ConnectionSettings, endpoints: &[Address]) -> Vec<Arc<Standing>> {
+        let board = self.board.upgrade();
+        let map = board.as_ref().map(|board| &board.endpoints);
+        let settings = Arc::new(settings);
+        // What comes to none that was there is not new among others.
+        let among_others = map.is_some_and(|map| endpoints.iter().any(|at| map.get(at, &settings).is_some()));
+        let fresh = || Standing::new(among_others, Instant::now());
+        let standing = |at: &Address| match map {
+            Some(map) => map.get_or_insert(at, &settings, fresh),
+            None => Arc::new(fresh()),
         };
         let now: Vec<Arc<Standing>> = endpoints.iter().map(standing).collect();
-        *known = endpoints.iter().cloned().zip(now.iter().cloned()).collect();
+        now.iter().for_each(|standing| standing.subscribe(&self.turned));
+        *self.standings.lock() = endpoints.iter().cloned().zip(now.iter().cloned()).collect();
         now
+    }
+
+    /// Records whether a connection to `endpoint` could be opened for a probe.
+    pub(super) fn dialed(&self, endpoint: &Address, result: Result<(), &'static str>) {
+        let known = self.standings.lock();
+        if let Some((_, standing)) = known.iter().find(|(at, _)| at == endpoint) {
+            standing.record_probe_dial(result);
+        }
+    }
+
+    /// It is known that the backend does not answer: nor do its endpoints that could not be connected to.
+    pub(super) fn confirm_dial_failures(&self) {
+        self.standings.lock().iter().for_each(|(_, standing)| standing.confirm_dial_failure());
+    }
+
+    /// Why its requests get no answer, if its circuit is open.
+    pub(super) fn open_circuit(&self) -> Option<&'static str> {
+        let circuit = self.circuit.lock();
+        circuit.0.is_against().then_some(circuit.1)
     }
 
     /// Hears of a question of our own to `endpoint`.
@@ -220,7 +246,12 @@ impl Drop for Availability {
 
 impl Default for Board {
     fn default() -> Board {
-        Board(Arc::new(Entries { by_name: Mutex::default(), changes: watch::channel(0).0, lately: Mutex::default() }))
+        Board(Arc::new(Entries {
+            by_name: Mutex::default(),
+            endpoints: EndpointMap::default(),
+            changes: watch::channel(0).0,
+            lately: Mutex::default(),
+        }))
     }
 }
 
@@ -342,13 +373,30 @@ mod tests {
     }
 
     #[test]
+    fn endpoint_state_is_one_for_all_apiservices_that_have_it() {
+        let at = [Address::tcp(crate::egress::Host::Name("a".to_owned()), 1)];
+        let board = Board::default();
+        let (one, two) = (board.of("v1.a.io"), board.of("v2.a.io"));
+        let settings = ConnectionSettings::default;
+        let (first, second) = (one.standings(settings(), &at), two.standings(settings(), &at));
+        assert!(Arc::ptr_eq(&first[0], &second[0]));
+        one.dialed(&at[0], Err("ConnectionRefused"));
+        assert!(!one.is_doubted() && !two.is_doubted(), "one probe does not decide");
+        assert_eq!(second[0].dial_failure(), Some("ConnectionRefused"));
+        one.confirm_dial_failures();
+        assert!(one.is_doubted() && two.is_doubted());
+        two.dialed(&at[0], Ok(()));
+        assert!(!one.is_doubted() && first[0].dial_failure().is_none());
+    }
+
+    #[test]
     fn an_endpoint_keeps_its_standing_as_long_as_it_is_there() {
         let at = |port| Address::tcp(crate::egress::Host::Name("a".to_owned()), port);
         let board = Board::default();
         let one = board.of("v1.a.io");
-        let first = one.standings(&[at(1), at(2)]);
+        let first = one.standings(ConnectionSettings::default(), &[at(1), at(2)]);
         assert!(first.iter().all(|standing| standing.is_plain()), "the first know no others");
-        let second = one.standings(&[at(2), at(3)]);
+        let second = one.standings(ConnectionSettings::default(), &[at(2), at(3)]);
         assert!(Arc::ptr_eq(&first[1], &second[0]) && !second[1].is_plain());
         (0..10).for_each(|_| one.probed(&at(2), false));
         assert!(second[0].is_out());

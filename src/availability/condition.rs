@@ -41,6 +41,17 @@ impl ConditionStatus {
 }
 
 impl Condition {
+    /// The same as its circuit has it: of a backend whose probes are answered and whose requests are not, for this
+    /// `reason`, it says both. Status and reason stay those of the probes, as of every other aggregator that probes it.
+    pub(super) fn beside_circuit(&self, reason: Option<&str>) -> Condition {
+        let mut condition = self.clone();
+        if let (ConditionStatus::True, Some(reason)) = (self.status, reason) {
+            condition.message =
+                format!("the discovery check passed, but requests get no answer: {reason}; circuit open");
+        }
+        condition
+    }
+
     /// Nobody has asked the backend yet.
     pub fn unknown(now: SystemTime) -> Condition {
         Condition {

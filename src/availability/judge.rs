@@ -1,7 +1,7 @@
 //! From single findings to a verdict, with hysteresis. Pure; the time is an argument.
 
 use std::borrow::Cow;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::condition::{Condition, ConditionStatus};
 
@@ -43,7 +43,16 @@ pub struct Judge {
     probed: bool,
     /// Whether the condition is what a probe said, not what was known without one.
     by_probe: bool,
+    /// The messages that were logged since the status last changed, and when: endpoints that fail in different ways take
+    /// turns, and so may a circuit that opens and closes.
+    logged: Vec<(String, SystemTime)>,
 }
+
+/// After this long a message is logged once more.
+const LOGGED_AGAIN: Duration = Duration::from_secs(600);
+
+/// Messages that are logged between two changes of a status; more than these are of no use to anybody.
+const MOST_LOGGED: usize = 8;
 
 impl Judge {
     /// A judge that knows nothing yet.
@@ -55,7 +64,22 @@ impl Judge {
             condition: Condition::unknown(now),
             probed: false,
             by_probe: false,
+            logged: Vec::new(),
         }
+    }
+
+    /// Whether `next`, which follows `before`, is to be logged: the first time since its status changed, or for long, that
+    /// its message is this.
+    pub(super) fn is_news(&mut self, before: &Condition, next: &Condition, now: SystemTime) -> bool {
+        if before.status != next.status {
+            self.logged.clear();
+        }
+        self.logged.retain(|(_, at)| now.duration_since(*at).is_ok_and(|age| age < LOGGED_AGAIN));
+        let is_news = self.logged.len() < MOST_LOGGED && !self.logged.iter().any(|(text, _)| *text == next.message);
+        if is_news {
+            self.logged.push((next.message.clone(), now));
+        }
+        is_news
     }
 
     /// A fresh start with other settings or places: the next probe decides alone. A backend that could not be
@@ -124,8 +148,6 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn at(seconds: u64) -> SystemTime {
@@ -196,6 +218,30 @@ mod tests {
         judge.begin_again(3, 5, at(2));
         assert_eq!(judge.condition().status, ConditionStatus::False);
         assert!(judge.hear(Finding::Answered, at(3)));
+    }
+
+    #[test]
+    fn condition_logged_once_per_message_until_its_status_changes() {
+        let mut judge = Judge::new(1, 1, at(0));
+        let condition = |status, message: &str| {
+            let message = message.to_owned();
+            Condition { status, message, ..Condition::unknown(at(0)) }
+        };
+        let down = |message: &str| condition(ConditionStatus::False, message);
+        let up = condition(ConditionStatus::True, "fine");
+        let mut last = up.clone();
+        let mut news_at = |next: Condition, seconds| {
+            let is_news = judge.is_news(&last, &next, at(seconds));
+            last = next;
+            is_news
+        };
+        let mut news = |next| news_at(next, 1);
+        let said = ["refused", "timed out", "refused", "timed out", "refused"].map(|message| news(down(message)));
+        assert_eq!(said, [true, true, false, false, false]);
+        assert_eq!([news(up.clone()), news(up), news(down("refused"))], [true, false, true]);
+        let many = (0..100).filter(|number| news(down(&number.to_string()))).count();
+        assert_eq!(many, MOST_LOGGED - 1);
+        assert!(news_at(down("refused"), 601) && !news_at(down("refused"), 602));
     }
 
     #[test]

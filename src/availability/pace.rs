@@ -1,7 +1,7 @@
 //! When a backend is asked next. Pure.
 //!
-//! By its `probe-interval`; sooner where it is away; and as soon as what became of its requests says otherwise than the
-//! last probe: both are judged together, so that nobody learns of an outage by waiting for the next turn.
+//! By its `probe-interval`; sooner where it is away; at once when its endpoints change; and as soon as what became of its
+//! requests says otherwise than the last probe: both are judged together, so that nobody learns of an outage by waiting for the next turn.
 
 use std::time::Duration;
 
@@ -21,12 +21,14 @@ pub(super) struct Pace {
     soon: Duration,
     /// Whether the last probe was answered.
     answered: bool,
+    /// Whether its endpoints changed and none of them answered since.
+    moved: bool,
 }
 
 impl Pace {
     pub(super) fn new(interval: Duration) -> Pace {
         let soon = SOON.min(interval);
-        Pace { interval, pause: soon, expected: None, soon, answered: true }
+        Pace { interval, pause: soon, expected: None, soon, answered: true, moved: false }
     }
 
     /// How long until the next probe, after one that was `answered` or not. The backend is known to be `away`, or its
@@ -37,6 +39,7 @@ impl Pace {
         let misled = self.expected.take().is_some_and(|expected| expected != answered);
         self.soon = if misled { (self.soon * 2).min(self.interval) } else { first };
         self.answered = answered;
+        self.moved &= !answered;
         if away {
             let wait = self.pause;
             self.pause = (wait * 2).min(SELDOM).min(self.interval);
@@ -44,8 +47,8 @@ impl Pace {
         }
         self.pause = first;
         // One that fails while it is available is not asked more often: `failure-threshold` intervals are what the operator
-        // granted it. But for where its requests fail, too.
-        if !answered && doubted { first } else { self.interval }
+        // granted it. But for where its requests fail, too, and for endpoints that never answered.
+        if !answered && (doubted || self.moved) { first } else { self.interval }
     }
 
     /// What requests say is another now. How soon after the last probe the next one is to come, if that says otherwise.
@@ -67,9 +70,11 @@ impl Pace {
         self.expected == Some(false)
     }
 
-    /// It is at other places now.
-    pub(super) fn others(&mut self) {
+    /// Its endpoints changed. How soon after the last probe the next one is to come.
+    pub(super) fn others(&mut self) -> Duration {
         self.pause = SOON.min(self.interval);
+        self.moved = true;
+        self.pause
     }
 }
 
@@ -90,6 +95,16 @@ mod tests {
         assert_eq!(pace.after(false, true, true), SOON);
         let mut quick = Pace::new(Duration::from_millis(100));
         assert_eq!(quick.after(false, false, true), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn endpoints_that_changed_are_probed_quickly_until_one_answers() {
+        let mut pace = Pace::new(INTERVAL);
+        pace.after(true, false, false);
+        assert_eq!(pace.others(), SOON);
+        assert_eq!([(); 2].map(|()| pace.after(false, false, false)), [SOON; 2]);
+        assert_eq!(pace.after(true, false, false), INTERVAL);
+        assert_eq!(pace.after(false, false, false), INTERVAL, "they answered once");
     }
 
     #[test]

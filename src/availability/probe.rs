@@ -30,35 +30,44 @@ pub struct ProbeFailure {
     pub message: String,
     /// For logs and the status page.
     pub detail: String,
+    /// Why no connection could be opened, for example `ConnectionRefused`; none if one was.
+    pub dial_failure: Option<&'static str>,
 }
 
 impl ProbeFailure {
-    /// The backend answered with this status.
-    pub fn status(api_service: &ApiService, code: u16) -> ProbeFailure {
+    /// The backend answered with this status. `untimely` says what is wrong with the dates of our certificate for it.
+    pub fn status(api_service: &ApiService, code: u16, untimely: Option<&str>) -> ProbeFailure {
         let path = api_service.discovery_path();
-        let hint = match code {
-            401 => ": the backend does not believe our front-proxy certificate",
-            403 => ": the backend does not let system:kube-aggregator in",
-            300..=399 => ": redirects are not followed",
+        let hint = match (code, untimely) {
+            (401, Some(untimely)) => &*format!(": the backend does not believe {untimely}"),
+            (401, None) => ": the backend does not believe our front-proxy certificate",
+            (403, _) => ": the backend does not let system:kube-aggregator in",
+            (300..=399, _) => ": redirects are not followed",
             _ => "",
         };
         let message = format!("failing or missing response from {path}: bad status {code}{hint}");
-        ProbeFailure { message, detail: String::new() }
+        ProbeFailure { message, detail: String::new(), dial_failure: None }
     }
 
-    /// The backend could not be reached or broke off; `class` is a few words (`connection refused`).
-    pub fn unreachable(api_service: &ApiService, class: &str, detail: impl std::fmt::Display) -> ProbeFailure {
+    /// No connection to the backend could be opened, for this `reason`.
+    pub fn unreachable(api_service: &ApiService, reason: &'static str, detail: impl std::fmt::Display) -> ProbeFailure {
+        ProbeFailure { dial_failure: Some(reason), ..ProbeFailure::broken(api_service, reason, detail) }
+    }
+
+    /// The backend was connected to, and gave no answer, for this `reason`.
+    pub fn broken(api_service: &ApiService, reason: &str, detail: impl std::fmt::Display) -> ProbeFailure {
         let path = api_service.discovery_path();
         ProbeFailure {
-            message: format!("failing or missing response from {path}: {class}"),
+            message: format!("failing or missing response from {path}: {reason}"),
             detail: detail.to_string(),
+            dial_failure: None,
         }
     }
 
     fn timed_out(api_service: &ApiService, endpoint: &Address) -> ProbeFailure {
         let waited = api_service.settings.probe_timeout;
         let message = format!("timed out waiting for {}", api_service.discovery_path());
-        ProbeFailure { message, detail: format!("{endpoint} did not answer within {waited:?}") }
+        ProbeFailure { message, detail: format!("{endpoint} did not answer within {waited:?}"), dial_failure: None }
     }
 }
 
@@ -68,7 +77,7 @@ pub(super) async fn one_probe(
     resolved: &Resolved,
     turn: usize,
     probe: &impl Probe,
-    heard: impl Fn(&Address, bool),
+    heard: impl Fn(&Address, Result<(), &ProbeFailure>),
 ) -> Result<(), ProbeFailure> {
     let (first, others) = resolved.endpoints.split_at(resolved.preferred.min(resolved.endpoints.len()));
     let start = if first.is_empty() { 0 } else { turn % first.len() };
@@ -81,7 +90,7 @@ pub(super) async fn one_probe(
         }
         let asked = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
         let asked = asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint)));
-        heard(endpoint, asked.is_ok());
+        heard(endpoint, asked.as_ref().map(|()| ()));
         match asked {
             Ok(()) => return Ok(()),
             Err(one) => failure = Some(one),

@@ -120,7 +120,7 @@ mod tests {
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
-    use crate::availability::{Condition, ConditionStatus, Fate, ProbeFailure};
+    use crate::availability::{Condition, ConditionStatus, ConnectionSettings, Fate, ProbeFailure};
     use crate::egress::{Address, Host};
     use crate::process::Drainer;
     use crate::registry::snapshot::tests::{api_service, registry};
@@ -293,7 +293,7 @@ mod tests {
             let (_publisher, board, backends, _, _drainer) = world;
             let one = until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             let at = |last| Address::tcp(Host::Ip([10, 0, 0, last].into()), 443);
-            let standings = one.standings(&[at(1), at(2)]);
+            let standings = one.standings(ConnectionSettings::default(), &[at(1), at(2)]);
             let five = |number: usize| assert_eq!((0..5).filter(|_| standings[number].failed(|| false)).count(), 0);
             sleep(Duration::from_secs(5)).await;
             let asked = || backends.asked("v1.a.io");
@@ -342,35 +342,77 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn other_endpoints_are_no_fresh_start() {
+    async fn endpoints_changed_probed_at_once_and_without_fresh_start() {
         let documents = format!("{}{SERVICE}", text("v1.a.io"));
         with(&documents, Backends::default(), async |world| {
             let (publisher, board, backends, _, _drainer) = world;
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            sleep(Duration::from_secs(10)).await;
+            // One probe answered is enough; then all is as before.
+            let asked = backends.asked("v1.a.io");
+            publisher.publish(Arc::new(led_to(0)));
+            sleep(Duration::from_secs(10)).await;
+            assert_eq!(backends.asked("v1.a.io") - asked, 1);
             backends.set("v1.a.io", Behaviour::Fails);
             let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
-            // A roll-out: a pod comes and another goes, every five seconds.
-            let rolling = async {
-                for number in 1.. {
-                    sleep(Duration::from_secs(5)).await;
-                    publisher.publish(Arc::new(led_to(number % 200)));
-                }
-            };
-            let fallen = tokio::select! {
-                fallen = until(&board, "v1.a.io", |now| now.status == ConditionStatus::False) => fallen,
-                () = rolling => unreachable!("it goes on"),
-            };
-            assert_eq!(backends.asked("v1.a.io") - asked, 3);
-            assert!(begin.elapsed() > Duration::from_secs(60));
-            assert!(fallen.condition().detail.contains("10.0.1."), "{}", fallen.condition().detail);
+            publisher.publish(Arc::new(led_to(1)));
+            let fallen = until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
+            assert_eq!(backends.asked("v1.a.io") - asked, 3, "the failure threshold counts as ever");
+            assert!(begin.elapsed() < Duration::from_secs(4));
+            assert!(fallen.condition().detail.contains("10.0.1.1"), "{}", fallen.condition().detail);
             // While it is away others are asked at once.
-            backends.set("v1.a.io", Behaviour::Fails);
             sleep(Duration::from_secs(60)).await;
             backends.set("v1.a.io", Behaviour::Answers);
             let begin = Instant::now();
             publisher.publish(Arc::new(led_to(201)));
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() < Duration::from_millis(1));
+            // Endpoints that come and go all the time bring a probe a second.
+            let asked = backends.asked("v1.a.io");
+            for number in 0..100 {
+                sleep(Duration::from_millis(100)).await;
+                publisher.publish(Arc::new(led_to(number)));
+            }
+            assert!((8..=13).contains(&(backends.asked("v1.a.io") - asked)), "{}", backends.asked("v1.a.io") - asked);
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn circuit_open_is_in_the_message_of_an_available_apiservice() {
+        let documents = format!("{}{SERVICE}", text("v1.a.io"));
+        with(&documents, Backends::default(), async |world| {
+            let (_publisher, board, _, _, _drainer) = world;
+            let one = until(&board, "v1.a.io", |now| now.message == "all checks passed").await;
+            one.failed(Fate::Unreachable, "ConnectionRefused");
+            let said = until(&board, "v1.a.io", |now| now.message.contains("circuit open")).await.condition();
+            assert_eq!((said.status, said.reason.as_ref()), (ConditionStatus::True, "Passed"));
+            assert!(said.message.contains("ConnectionRefused"), "{}", said.message);
+            // A probe that is answered lets requests through again.
+            until(&board, "v1.a.io", |now| now.message == "all checks passed").await;
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoint_shared_by_apiservices_is_judged_alike() {
+        let documents = format!("{}{}{SERVICE}", text("v1.a.io"), text("v2.a.io"));
+        with(&documents, Backends::default(), async |world| {
+            let (_publisher, board, backends, _, _drainer) = world;
+            let at = [Address::tcp(Host::Ip([10, 0, 0, 1].into()), 443)];
+            let settings = || ConnectionSettings::default();
+            let (one, two) = (board.of("v1.a.io"), board.of("v2.a.io"));
+            drop((one.standings(settings(), &at), two.standings(settings(), &at)));
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
+            until(&board, "v2.a.io", |now| now.status == ConditionStatus::True).await;
+            backends.set("v1.a.io", Behaviour::Fails);
+            backends.set("v2.a.io", Behaviour::Fails);
+            // Requests met it at the endpoint of one: both fall within seconds.
+            let begin = Instant::now();
+            one.standings(settings(), &at)[0].record_dial(Err("ConnectionRefused"));
+            until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
+            until(&board, "v2.a.io", |now| now.status == ConditionStatus::False).await;
+            assert!(begin.elapsed() < Duration::from_secs(5));
         })
         .await;
     }

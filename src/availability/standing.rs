@@ -1,11 +1,11 @@
-//! How one endpoint of an APIService has served the requests it got, as all threads see it.
+//! How one endpoint has served the requests it got, and whether it can be connected to, as all threads see it.
 //!
 //! An endpoint that answers badly again and again is taken out for a while, then tried with one request at a time.
-//! One that is new, or back, gets its share little by little. What cannot be connected to at all is another matter:
-//! each worker finds that out for itself, and loses no request by it.
+//! One that is new, or back, gets its share little by little. What cannot be connected to at all gets no requests
+//! either: each worker finds that out for itself, loses no request by it, and records it here for all to see.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -35,15 +35,26 @@ pub enum Share {
     Nothing,
 }
 
-/// One endpoint; shared by all threads and by all routes of its APIService.
+/// One endpoint; shared by all threads and by every APIService that has it.
 pub struct Standing {
     /// Whether there is anything to look up; of an endpoint that is well there is not, and nobody locks.
     remarkable: AtomicBool,
     record: Mutex<Record>,
     /// How often a thread found that it does not answer at all.
     silences: AtomicU32,
-    /// Told when requests begin to fail there, and when they are answered again.
-    turned: Arc<Notify>,
+    /// Why no connection to it could be opened the last time.
+    dial_failure: Mutex<Option<DialFailure>>,
+    /// Notified when requests begin to fail there, and when they are answered again: one for each APIService.
+    watchers: Mutex<Vec<Weak<Notify>>>,
+}
+
+/// Why no connection could be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DialFailure {
+    /// For example `ConnectionRefused`.
+    reason: &'static str,
+    /// Whether it counts against the APIServices: a request met it, or as many probes as one of them allows.
+    confirmed: bool,
 }
 
 /// What is known; pure, time is an argument.
@@ -63,16 +74,29 @@ struct Record {
 }
 
 impl Standing {
-    /// An endpoint nobody has met; `among_others` that have been there for longer. It says by `turned` when requests
-    /// begin to fail there, or end to.
-    pub(super) fn new(among_others: bool, turned: Arc<Notify>, now: Instant) -> Standing {
+    /// An endpoint nobody has met; `among_others` that have been there for longer.
+    pub(super) fn new(among_others: bool, now: Instant) -> Standing {
         let record = Record { warming: among_others.then_some(now), ..Record::default() };
         Standing {
             remarkable: AtomicBool::new(record.is_remarkable()),
             record: Mutex::new(record),
             silences: AtomicU32::new(0),
-            turned,
+            dial_failure: Mutex::default(),
+            watchers: Mutex::default(),
         }
+    }
+
+    /// Has `watcher` notified when requests begin to fail there, and when that ends.
+    pub(super) fn subscribe(&self, watcher: &Arc<Notify>) {
+        let mut watchers = self.watchers.lock();
+        if !watchers.iter().any(|known| known.as_ptr() == Arc::as_ptr(watcher)) {
+            watchers.retain(|known| known.strong_count() > 0);
+            watchers.push(Arc::downgrade(watcher));
+        }
+    }
+
+    fn notify(&self) {
+        self.watchers.lock().iter().filter_map(Weak::upgrade).for_each(|watcher| watcher.notify_one());
     }
 
     /// Whether there is nothing to say against it.
@@ -87,7 +111,42 @@ impl Standing {
 
     /// Whether requests fail there again and again, taken out or not.
     pub(super) fn is_against(&self) -> bool {
-        !self.is_plain() && self.record.lock().met >= ROW
+        let unreachable = || self.dial_failure.lock().is_some_and(|failure| failure.confirmed);
+        !self.is_plain() && self.record.lock().met >= ROW || unreachable()
+    }
+
+    /// Why no connection to it could be opened the last time, for example `ConnectionRefused`; none if one could, or
+    /// nobody tried.
+    pub fn dial_failure(&self) -> Option<&'static str> {
+        self.dial_failure.lock().map(|failure| failure.reason)
+    }
+
+    /// Records what came of opening a connection for a request.
+    pub fn record_dial(&self, result: Result<(), &'static str>) {
+        self.record_connection(result, true);
+    }
+
+    /// Records what came of opening a connection for a probe, which counts against the endpoint once it is confirmed.
+    pub(super) fn record_probe_dial(&self, result: Result<(), &'static str>) {
+        self.record_connection(result, false);
+    }
+
+    /// Probes failed as often as an APIService allows: the others that have the endpoint are told.
+    pub(super) fn confirm_dial_failure(&self) {
+        if let Some(reason) = self.dial_failure() {
+            self.record_connection(Err(reason), true);
+        }
+    }
+
+    fn record_connection(&self, result: Result<(), &'static str>, confirms: bool) {
+        let mut failure = self.dial_failure.lock();
+        let before = failure.is_some_and(|failure| failure.confirmed);
+        let now = result.err().map(|reason| DialFailure { reason, confirmed: confirms || before });
+        *failure = now;
+        drop(failure);
+        if now.is_some_and(|failure| failure.confirmed) != before {
+            self.notify();
+        }
     }
 
     /// What it may be given now. Asking for a trial takes it: it is given to a request that `may_try`, and can be sent
@@ -99,7 +158,7 @@ impl Standing {
     /// It answered as it should.
     pub fn answered(&self) {
         if !self.is_plain() && self.with(|record| record.answered(Instant::now())) {
-            self.turned.notify_one();
+            self.notify();
         }
     }
 
@@ -107,7 +166,7 @@ impl Standing {
     /// out, and is asked only if it should be. True if it is out now and was not before.
     pub fn failed(&self, may_go: impl FnOnce() -> bool) -> bool {
         if self.with(Record::met) {
-            self.turned.notify_one();
+            self.notify();
         }
         self.missed(may_go)
     }
@@ -215,7 +274,7 @@ mod tests {
     use super::*;
 
     fn standing(among_others: bool) -> Standing {
-        Standing::new(among_others, Arc::default(), Instant::now())
+        Standing::new(among_others, Instant::now())
     }
 
     fn second(start: Instant) -> impl Fn(u64) -> Instant {
@@ -312,7 +371,8 @@ mod tests {
     #[test]
     fn requests_that_fail_there_are_told_of_once_and_probes_are_not() {
         let turned = Arc::new(Notify::new());
-        let one = Standing::new(false, turned.clone(), Instant::now());
+        let one = standing(false);
+        one.subscribe(&turned);
         let is_told = || futures_util::FutureExt::now_or_never(turned.notified()).is_some();
         for _ in 0..100 {
             one.missed(|| false);
@@ -330,5 +390,25 @@ mod tests {
         assert!(one.is_against() && is_told());
         one.vouched_for();
         assert!(!one.is_against() && !is_told(), "who says so knows");
+    }
+
+    #[test]
+    fn dial_failure_counts_against_all_who_have_the_endpoint_once_confirmed() {
+        let all: [Arc<Notify>; 2] = Default::default();
+        let one = standing(false);
+        all.iter().for_each(|watcher| one.subscribe(watcher));
+        let told = || all.iter().filter(|one| futures_util::FutureExt::now_or_never(one.notified()).is_some()).count();
+        one.record_probe_dial(Err("ConnectionRefused"));
+        assert_eq!((one.dial_failure(), one.is_against(), told()), (Some("ConnectionRefused"), false, 0));
+        one.confirm_dial_failure();
+        assert_eq!((one.is_against(), told()), (true, 2));
+        one.record_probe_dial(Err("CertificateExpired"));
+        assert_eq!((one.dial_failure(), one.is_against(), told()), (Some("CertificateExpired"), true, 0));
+        one.record_probe_dial(Ok(()));
+        assert_eq!((one.dial_failure(), one.is_against(), told()), (None, false, 2));
+        one.confirm_dial_failure();
+        assert!(!one.is_against(), "there is none");
+        one.record_dial(Err("ConnectionRefused"));
+        assert_eq!((one.is_against(), told()), (true, 2));
     }
 }

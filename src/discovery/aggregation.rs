@@ -65,6 +65,8 @@ pub(super) struct Content {
     doubt: Option<String>,
     /// Why the backend could not be asked in the last round, or was not believed.
     trouble: Option<String>,
+    /// Whether that is that no connection could be opened.
+    unreachable: bool,
     /// How many rounds in a row ended so; counted up to [`STALE_AFTER`].
     failures: u32,
     /// Whether a round has ended.
@@ -208,6 +210,7 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                 current: content.is_current(),
                 resources: content.resources.len() + content.offers().map(|one| one.resources.len()).sum::<usize>(),
                 problem: content.trouble.or(content.doubt).unwrap_or_default(),
+                unreachable: content.unreachable,
                 since: content.since,
                 fetched: content.fetched.clone(),
             })
@@ -244,11 +247,11 @@ impl Content {
     fn hear(&mut self, verdict: Verdict) {
         self.asked = true;
         if let Verdict::Failed(error) = verdict {
-            self.trouble = Some(error.0);
+            (self.trouble, self.unreachable) = (Some(error.text), error.unreachable);
             self.failures = STALE_AFTER.min(self.failures + 1);
             return;
         }
-        self.trouble = None;
+        (self.trouble, self.unreachable) = (None, false);
         self.failures = 0;
         if !matches!(verdict, Verdict::Missing) {
             self.fetched.is_now();
@@ -282,6 +285,10 @@ fn say_what_changed(before: Option<&Source>, now: &Source) {
     if now.asked && !now.current && was.is_none_or(|was| was.current) {
         let kept = if now.resources > 0 { "; its last good answer is served and marked Stale" } else { "" };
         let (apiservice, problem) = (&now.apiservice, &now.problem);
+        // That it cannot be connected to is said by its availability; the delegate has none.
+        if now.unreachable && apiservice != DELEGATE {
+            return tracing::debug!(apiservice, problem, "discovery of the backend failed{kept}");
+        }
         tracing::warn!(apiservice, problem, "discovery of the backend failed{kept}");
     } else if now.current && was.is_some_and(|was| !was.current) {
         tracing::info!(apiservice = now.apiservice, "discovery of the backend works again");
@@ -320,7 +327,7 @@ async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Op
     match fetched.status {
         304 if etag.is_some() => Heard { path, verdicts: all(Verdict::Unchanged), etag: None, unchanged: true },
         // Not up, or overloaded: asking in another form would only add to it.
-        429 | 503 => failed(FetchError(format!("GET {path} is answered with {}", fetched.status))),
+        429 | 503 => failed(FetchError::new(format!("GET {path} is answered with {}", fetched.status))),
         200 if is_aggregated(&fetched.content_type) => match parse::aggregated(&fetched.body, claims) {
             Err(error) => failed(error),
             Ok(mut found) => {
@@ -355,7 +362,7 @@ async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 
             200 => Ok((Verdict::Offered(path, each(fetch, delegate, parse::names(&fetched.body)?).await), None)),
             // A server need not have a core group.
             404 if path == "/api" => Ok((Verdict::Offered(path, Vec::new()), None)),
-            status => Err(FetchError(format!("GET {path} is answered with {status}{}", explain_delegate(status)))),
+            status => Err(FetchError::new(format!("GET {path} is answered with {status}{}", explain_delegate(status)))),
         }
     };
     let heard = |path, verdict, etag| {
@@ -400,7 +407,7 @@ async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchE
     let fetched = bounded(fetch, &claim.name, &path, "application/json", None).await?;
     match fetched.status {
         200 => parse::legacy(&fetched.body, claim),
-        status => Err(FetchError(format!("GET {path} is answered with {status}"))),
+        status => Err(FetchError::new(format!("GET {path} is answered with {status}"))),
     }
 }
 

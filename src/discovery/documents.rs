@@ -68,6 +68,9 @@ pub struct Source {
     pub resources: usize,
     /// Why it is not current; empty when it is. For the operator, not for clients.
     pub problem: String,
+    /// Whether that is that no connection to its backend could be opened.
+    #[serde(skip)]
+    pub unreachable: bool,
     /// When `current` became what it is.
     #[serde(skip)]
     pub since: Option<SystemTime>,
@@ -576,6 +579,7 @@ mod tests {
             current: false,
             resources: 0,
             problem: "it is slow".into(),
+            unreachable: false,
             since: None,
             fetched: Moment::default(),
         };

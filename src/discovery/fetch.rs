@@ -36,22 +36,37 @@ pub struct Fetched {
 
 /// Why a backend could not be asked, or what it said could not be believed; for the log and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FetchError(pub String);
+pub struct FetchError {
+    /// What is wrong.
+    pub text: String,
+    /// Whether no connection to the backend could be opened. Of one that is probed its availability says so.
+    pub unreachable: bool,
+}
 
 impl FetchError {
+    /// The backend answered, but not as it should, or there is none to ask.
+    pub fn new(text: impl Into<String>) -> FetchError {
+        FetchError { text: text.into(), unreachable: false }
+    }
+
+    /// No connection to the backend could be opened.
+    pub fn unreachable(text: impl Into<String>) -> FetchError {
+        FetchError { text: text.into(), unreachable: true }
+    }
+
     /// For an answer that is not what it should be. What the reader quotes of it is the backend's own choice, so it
     /// is kept short and printable.
     pub(crate) fn unreadable(error: &serde_json::Error) -> FetchError {
         let quoted = error.to_string();
         let printable = quoted.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
         let place = format!("line {} column {}", error.line(), error.column());
-        FetchError(format!("the answer cannot be read at {place}: {}", printable.take(160).collect::<String>()))
+        FetchError::new(format!("the answer cannot be read at {place}: {}", printable.take(160).collect::<String>()))
     }
 }
 
 impl fmt::Display for FetchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -95,9 +110,9 @@ pub(crate) async fn within<F: Fetch>(
 ) -> Result<Fetched, FetchError> {
     let fetched = tokio::time::timeout(bounds.time, fetch.fetch(apiservice, path, accept, if_none_match))
         .await
-        .map_err(|_| FetchError(format!("no answer to GET {path} within {} s", bounds.time.as_secs())))??;
+        .map_err(|_| FetchError::new(format!("no answer to GET {path} within {} s", bounds.time.as_secs())))??;
     if fetched.body.len() > bounds.size {
-        return Err(FetchError(format!("the answer to GET {path} is larger than {} MiB", bounds.size >> 20)));
+        return Err(FetchError::new(format!("the answer to GET {path} is larger than {} MiB", bounds.size >> 20)));
     }
     Ok(fetched)
 }
@@ -110,7 +125,7 @@ mod tests {
     fn what_a_backend_sends_does_not_fill_the_log() {
         let body = format!("\"\\u001b[2J{}\"", "A".repeat(1 << 20));
         let error = FetchError::unreadable(&serde_json::from_str::<u8>(&body).unwrap_err());
-        assert!(error.0.len() < 300 && !error.0.contains('\u{1b}'), "{error}");
-        assert!(error.0.starts_with("the answer cannot be read at line 1 column "), "{error}");
+        assert!(error.text.len() < 300 && !error.text.contains('\u{1b}'), "{error}");
+        assert!(error.text.starts_with("the answer cannot be read at line 1 column "), "{error}");
     }
 }

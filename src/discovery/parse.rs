@@ -67,7 +67,7 @@ struct Version {
 fn groups(body: &[u8]) -> Result<Vec<Group>, FetchError> {
     let list: List = read(body)?;
     if list.kind != "APIGroupDiscoveryList" || !list.api_version.starts_with("apidiscovery.k8s.io/v2") {
-        return Err(FetchError("the answer is not an APIGroupDiscoveryList, as its content type says".into()));
+        return Err(FetchError::new("the answer is not an APIGroupDiscoveryList, as its content type says"));
     }
     Ok(list.items)
 }
@@ -179,10 +179,10 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
 
     let list: List = read(body)?;
     if !matches!(list.kind.as_str(), "APIResourceList" | "") {
-        return Err(FetchError("the answer is not an APIResourceList".into()));
+        return Err(FetchError::new("the answer is not an APIResourceList"));
     }
     if list.group_version != claim.group_version() {
-        return Err(FetchError(format!("the answer is not about {}, which was asked for", claim.group_version())));
+        return Err(FetchError::new(format!("the answer is not about {}, which was asked for", claim.group_version())));
     }
     let scope = |namespaced| if namespaced { Scope::Namespaced } else { Scope::Cluster };
     let own = |said: String, known: &str| if said.is_empty() { known.to_owned() } else { said };
@@ -265,7 +265,7 @@ fn judged(mut resources: Vec<Resource>) -> Result<Vec<Resource>, FetchError> {
                     && below.verbs.iter().all(|w| is_word(w))
             });
         if !named {
-            return Err(FetchError(format!(
+            return Err(FetchError::new(format!(
                 "the answer has a name that is empty, too long, or not made of visible ASCII, at resource {:?}",
                 resource.resource.chars().take(64).collect::<String>()
             )));

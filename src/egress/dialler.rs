@@ -216,7 +216,11 @@ async fn open_unix(path: &Path, patience: Duration) -> Result<Opened, DialError>
 impl DialError {
     /// What came of talking to `destination`, or to a proxy there.
     pub(super) fn of(phase: DialPhase, destination: &dyn std::fmt::Display, error: &io::Error) -> DialError {
-        DialError { phase, reason: crate::tls::classify(error), cause: format!("{destination}: {error}") }
+        DialError {
+            phase,
+            reason: crate::tls::classify(error),
+            cause: format!("{destination}: {}", crate::tls::describe(error)),
+        }
     }
 
     fn late(phase: DialPhase, destination: &dyn std::fmt::Display, patience: Duration) -> DialError {

@@ -37,7 +37,7 @@ impl WaysFile {
         let settings = load()?;
         let named = files(&settings);
         follower.add(named.clone());
-        let ways = ways(&settings, environment.as_ref())?;
+        let ways = ways(&settings, &path.display().to_string(), environment.as_ref())?;
         for warning in ways.lacking(expected) {
             tracing::warn!(file = %path.display(), "{warning}");
         }
@@ -100,7 +100,7 @@ impl WaysFile {
         now.retain(|file| !self.named.contains(file));
         self.follower.add(now.clone());
         self.named.append(&mut now);
-        ways(&settings, self.environment.as_ref())
+        ways(&settings, &self.path.display().to_string(), self.environment.as_ref())
     }
 }
 
@@ -110,12 +110,12 @@ impl Ways {
     /// # Errors
     /// When TLS to the environment's proxy cannot be set up.
     pub fn of_environment(environment: Option<&ProxyEnvironment>) -> Result<Ways, Problems> {
-        ways(&[], environment)
+        ways(&[], "", environment)
     }
 }
 
-fn ways(settings: &[SelectionSettings], environment: Option<&ProxyEnvironment>) -> Result<Ways, Problems> {
+fn ways(settings: &[SelectionSettings], place: &str, environment: Option<&ProxyEnvironment>) -> Result<Ways, Problems> {
     let otherwise =
         |secure| environment.map(|it| Way::of_environment(it, secure)).transpose().map(Option::unwrap_or_default);
-    Ok(Ways::new(make(settings)?, otherwise(true)?).with_plain(otherwise(false)?))
+    Ok(Ways::new(make(settings, place)?, otherwise(true)?).with_plain(otherwise(false)?))
 }

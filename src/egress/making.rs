@@ -15,16 +15,19 @@ use crate::tls::{Bundle, KeyPair};
 /// What SOCKS5 can tell of a user or a password (RFC 1929).
 const LONGEST: usize = 255;
 
-/// The ways that `settings` describe, by the names of the selections.
+/// The ways that `settings` describe, by the names of the selections. Problems name the field of the file `place` by
+/// which a file was named.
 ///
 /// # Errors
 /// All that is wrong with the files they name.
-pub(super) fn make(settings: &[SelectionSettings]) -> Result<Vec<(String, Way)>, Problems> {
+pub(super) fn make(settings: &[SelectionSettings], place: &str) -> Result<Vec<(String, Way)>, Problems> {
     let mut problems = Problems::default();
     let made = settings.iter().filter_map(|one| {
         let way = match &one.way {
             WaySettings::Direct => Some(Way::Direct),
-            WaySettings::Proxy(proxy) => selection(one, proxy, &mut problems).map(|it| Way::Through(Arc::new(it))),
+            WaySettings::Proxy(proxy) => {
+                selection(one, proxy, place, &mut problems).map(|it| Way::Through(Arc::new(it)))
+            }
         };
         way.map(|way| (one.name.clone(), way))
     });
@@ -75,7 +78,16 @@ pub(super) fn files(settings: &[SelectionSettings]) -> Vec<PathBuf> {
     files
 }
 
-fn selection(one: &SelectionSettings, written: &ProxySettings, problems: &mut Problems) -> Option<Selection> {
+fn selection(
+    one: &SelectionSettings,
+    written: &ProxySettings,
+    place: &str,
+    problems: &mut Problems,
+) -> Option<Selection> {
+    let at = |field: &str, problem: Problem| {
+        let field = format!("egressSelections[{}].connection.transport.tcp.{field}", one.name);
+        Problem::field(place, field, problem)
+    };
     let kind = match written.kind {
         ProxyKind::Socks5 => Kind::Socks5,
         // One that is spoken to over a socket on this machine is a Konnectivity server: no other listens there.
@@ -85,10 +97,13 @@ fn selection(one: &SelectionSettings, written: &ProxySettings, problems: &mut Pr
         ProxyKind::HttpConnect(dialect) => Kind::Connect(dialect),
         ProxyKind::Grpc => Kind::Konnectivity,
     };
-    let settings = client_settings(written, kind, problems);
+    let settings = client_settings(written, kind, at, problems);
     let credentials = match &written.credentials_file {
         None => Some(None),
-        Some(file) => problems.keep(credentials(file, kind)).map(Some),
+        Some(file) => {
+            let credentials = credentials(file, kind).map_err(|problem| at("credentialsFile", problem));
+            problems.keep(credentials).map(Some)
+        }
     };
     let (settings, credentials) = (settings?, credentials?);
     let proxies = written.addresses.iter().filter_map(|address| {
@@ -103,14 +118,22 @@ fn selection(one: &SelectionSettings, written: &ProxySettings, problems: &mut Pr
     Some(selection)
 }
 
-fn client_settings(written: &ProxySettings, kind: Kind, problems: &mut Problems) -> Option<ClientSettings> {
+fn client_settings(
+    written: &ProxySettings,
+    kind: Kind,
+    at: impl Fn(&str, Problem) -> Problem,
+    problems: &mut Problems,
+) -> Option<ClientSettings> {
     let authorities = match &written.tls.authorities {
         None => Some(None),
-        Some(file) => problems.keep(bundle(file)).map(Some),
+        Some(file) => problems.keep(bundle(file).map_err(|problem| at("tlsConfig.caBundle", problem))).map(Some),
     };
     let identity = match &written.tls.identity {
         None => Some(None),
-        Some(files) => problems.keep(KeyPair::load(files)).map(|pair| Some(Arc::new(pair))),
+        Some(files) => {
+            let pair = KeyPair::load(files).map_err(|problem| at("tlsConfig.clientCert", problem));
+            problems.keep(pair).map(|pair| Some(Arc::new(pair)))
+        }
     };
     let (authorities, identity) = (authorities?, identity?);
     Some(ClientSettings { authorities, insecure_skip_verify: false, identity, alpn: kind.alpn() })
@@ -192,7 +215,7 @@ mod tests {
 
     fn made(one: &SelectionSettings, proxy: ProxySettings) -> Result<Arc<Selection>, Problems> {
         let one = SelectionSettings { way: WaySettings::Proxy(proxy), ..one.clone() };
-        match make(&[one])?.remove(0).1 {
+        match make(&[one], "egress.yaml")?.remove(0).1 {
             Way::Through(selection) => Ok(selection),
             Way::Direct => panic!("direct"),
         }
@@ -235,6 +258,9 @@ mod tests {
         assert_eq!(files(&[SelectionSettings { way, ..one.clone() }]).len(), 4);
         let problems = made(&one, proxy).unwrap_err();
         assert_eq!(problems.0.len(), 3, "{problems}");
+        let field = "egress.yaml: egressSelections[a].connection.transport.tcp.tlsConfig.caBundle: ";
+        let ca = folder.path().join("ca");
+        assert!(problems.to_string().contains(&format!("{field}{}: ", ca.display())), "{problems}");
         assert!(!problems.to_string().contains("secret"), "{problems}");
         let (socks, mut with) = written(ProxyKind::Socks5, &["socks5://a"]);
         with.credentials_file = Some(file("empty", "jane:"));

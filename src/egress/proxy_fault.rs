@@ -1,6 +1,9 @@
 //! What can go wrong between us and somebody who connects for us, and what a client is told of it.
 
+use std::io;
+
 use super::{DialError, DialPhase};
+use crate::tls::Failure;
 
 /// Why a proxy did not connect us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,16 @@ impl ProxyFault {
     /// Whether it was asked to connect, and did not; else it did not come to that.
     pub(super) fn was_asked(self) -> bool {
         !matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted)
+    }
+
+    /// Why what was asked of a proxy got no answer: under TLS 1.3 it refuses our certificate only then.
+    pub(super) fn of_broken(error: &io::Error) -> DialError {
+        match Failure::of(error) {
+            Failure::ClientCertificateRefused => {
+                ProxyFault::Credentials.because(format!("it does not accept our client certificate: {error}"))
+            }
+            _ => ProxyFault::Nonsense.because(format!("the connection broke: {error}")),
+        }
     }
 
     pub(super) fn because(self, cause: impl Into<String>) -> DialError {

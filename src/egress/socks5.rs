@@ -129,7 +129,7 @@ async fn say(carrier: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> Result<
         carrier.write_all(message).await?;
         carrier.flush().await
     };
-    said.await.map_err(|error: io::Error| ProxyFault::Nonsense.because(error.to_string()))
+    said.await.map_err(|error: io::Error| ProxyFault::of_broken(&error))
 }
 
 /// Fills `message`, which goes on with what was heard before if `begun`.
@@ -143,7 +143,7 @@ async fn hear(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun:
             }
             Ok(0) => return Err(ProxyFault::Nonsense.because("it closed the connection in the middle of its answer")),
             Ok(more) => heard += more,
-            Err(error) => return Err(ProxyFault::Nonsense.because(error.to_string())),
+            Err(error) => return Err(ProxyFault::of_broken(&error)),
         }
     }
     Ok(())

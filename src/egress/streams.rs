@@ -10,9 +10,10 @@ macro_rules! streams {
                 cx: &mut std::task::Context<'_>,
                 out: &mut tokio::io::ReadBuf<'_>,
             ) -> std::task::Poll<std::io::Result<()>> {
-                match self.get_mut() {
+                let read = match self.get_mut() {
                     $($of::$variant(it) => std::pin::Pin::new(it).poll_read(cx, out),)+
-                }
+                };
+                read.map_err(crate::tls::without_manual)
             }
         }
 

@@ -228,7 +228,11 @@ async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Resul
     let carrier = match &proxy.address {
         Address::Tcp(destination) => {
             let connected = dialler.connect(destination, selection.dial_timeout).await;
-            connected.map_err(|error| unreachable(error.cause))?.0
+            // Whoever tells of it names the proxy.
+            let named = format!("{destination}: ");
+            connected
+                .map_err(|error| unreachable(error.cause.strip_prefix(&named).unwrap_or(&error.cause).to_owned()))?
+                .0
         }
         Address::Unix(path) => {
             Carrier::Unix(unix::connect(path).await.map_err(|error| unreachable(unix::describe(&error)))?)
@@ -236,7 +240,8 @@ async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Resul
     };
     let Some(tls) = &proxy.tls else { return Ok(carrier) };
     let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
-    let shaken = shaken.map_err(|error| ProxyFault::Untrusted.because(format!("TLS with it: {error}")))?;
+    let shaken = shaken
+        .map_err(|error| ProxyFault::Untrusted.because(format!("TLS with it: {}", crate::tls::describe(&error))))?;
     dialler.record_peer(&proxy.address, &tls.name, shaken.get_ref().1.peer_certificates());
     Ok(Carrier::Tls(Box::new(shaken)))
 }

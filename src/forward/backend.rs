@@ -40,6 +40,8 @@ pub(super) struct Member {
     pub(super) watches: Rc<Watches>,
     /// How often it was silent, as far as this worker knows.
     silences: Cell<u32>,
+    /// Whether this worker recorded that it cannot be connected to.
+    unreachable: Cell<bool>,
 }
 
 impl Backend {
@@ -64,6 +66,7 @@ impl Backend {
             standing: standing.clone(),
             watches: history.watches(address),
             silences: Cell::new(standing.silences()),
+            unreachable: Cell::new(false),
         };
         Ok(Backend {
             members: resolved.endpoints.iter().zip(&target.route().standings).map(member).collect(),
@@ -179,9 +182,23 @@ impl Backend {
         }
     }
 
-    /// What one worker found out about an endpoint, the others need not find out by waiting. Call it every second.
+    /// What one worker found out about an endpoint, the others need not find out by waiting: that it is silent, or cannot
+    /// be connected to. Call it every second.
     pub fn share_silence(&self) {
         for member in &self.members {
+            match member.endpoint.failure_reason() {
+                Some(reason) => {
+                    member.unreachable.set(true);
+                    member.standing.record_dial(Err(reason));
+                }
+                // Whatever others found: this worker is connected.
+                None if member.unreachable.take()
+                    || member.standing.dial_failure().is_some() && member.endpoint.is_connected() =>
+                {
+                    member.standing.record_dial(Ok(()));
+                }
+                None => {}
+            }
             // Only what this worker found out itself: one that tells what it was told would never be done.
             if member.endpoint.fell_silent() {
                 member.silences.set(member.standing.silent());

@@ -8,6 +8,7 @@ mod accept;
 mod bind;
 mod blocks;
 mod cork;
+mod handshake;
 mod http1;
 mod http2;
 mod lifetime;

@@ -15,12 +15,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+use super::handshake::{begins_with_http, failure_of, refuse_http};
 use super::http1::serve_http1;
 use super::http2::serve_http2;
 use super::lifetime::{Arriving, Connections, End, Lifetime, Listed, Tunnel};
 use super::observed::Observed;
 use super::{Incoming, Limits};
 use crate::message::{Body, Received};
+use crate::observe::metrics::HandshakeFailure;
 use crate::process::Deadline;
 
 /// What TLS and the socket say of a client.
@@ -91,7 +93,7 @@ pub trait Service {
     fn connection(&self, accepted: Accepted) -> Rc<Self::Connection>;
 
     /// A handshake failed or took too long.
-    fn handshake_failed(&self, remote: SocketAddr, error: &io::Error);
+    fn handshake_failed(&self, remote: SocketAddr, failure: HandshakeFailure, error: &io::Error);
 }
 
 /// Serves `incoming` until it ends, by the client's will, by ours or by `limits`.
@@ -124,18 +126,35 @@ async fn meet<S: Service>(
             Some(proxy_protocol) => proxy_protocol.client(&mut socket, remote).await?,
             None => remote,
         };
-        Ok((client, TlsAcceptor::from(tls).accept(socket).await?))
+        if begins_with_http(&mut socket).await? {
+            return Ok(Handshake::PlainHttp(client, socket));
+        }
+        Ok(Handshake::Done(client, TlsAcceptor::from(tls).accept(socket).await?))
     });
     let (serving, handler, listed) = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
-        Ok(Ok((remote, stream))) => begin(remote, stream, &*service, &limits, &connections),
-        Ok(Err(error)) => return service.handshake_failed(remote, &error),
-        Err(_) => return service.handshake_failed(remote, &io::ErrorKind::TimedOut.into()),
+        Ok(Ok(Handshake::Done(remote, stream))) => begin(remote, stream, &*service, &limits, &connections),
+        Ok(Ok(Handshake::PlainHttp(remote, socket))) => {
+            let error = io::Error::new(io::ErrorKind::InvalidData, "client sent an HTTP request to an HTTPS server");
+            service.handshake_failed(remote, HandshakeFailure::PlainHttp, &error);
+            return Box::pin(refuse_http(socket)).await;
+        }
+        Ok(Err(error)) => return service.handshake_failed(remote, failure_of(&error), &error),
+        Err(_) => {
+            return service.handshake_failed(remote, HandshakeFailure::Timeout, &io::ErrorKind::TimedOut.into());
+        }
     };
     drop((arriving, service));
     serving.await;
     // What became of it behind an upgrade is still this client's connection, with its place and its trust.
     listed.lifetime.tunnel_over().await;
     drop(handler);
+}
+
+/// What a client began with.
+enum Handshake {
+    Done(SocketAddr, tokio_rustls::server::TlsStream<TcpStream>),
+    /// An HTTP request without TLS.
+    PlainHttp(SocketAddr, TcpStream),
 }
 
 /// From TLS to HTTP. Not an async function, nor a part of one: that would keep room for the stream beside what is made

@@ -110,9 +110,10 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
             match &heard {
                 Ok(_) => changed |= problems.remove(&claim.name).is_some(),
                 Err(problem) => {
-                    let before = problems.insert(claim.name.clone(), problem.0.clone());
-                    changed |= before.as_ref() != Some(&problem.0);
-                    if before.is_none() {
+                    let before = problems.insert(claim.name.clone(), problem.text.clone());
+                    changed |= before.as_ref() != Some(&problem.text);
+                    // That it cannot be connected to is said by its availability, or its discovery.
+                    if before.is_none() && !problem.unreachable {
                         let (apiservice, known) = (&claim.name, hashes.get(&claim.name));
                         let kept =
                             if known.is_some_and(|known| !known.is_empty()) { "; what it said last stays" } else { "" };
@@ -228,7 +229,7 @@ async fn ask<F: Fetch>(fetch: &F, claims: &[Known], memory: Memory) -> Result<He
         // A server from before OpenAPI v3, or one without any.
         404 if first.by == By::Itself => Ok(Heard::Index { found: BTreeMap::new(), etag: None }),
         404 => older(fetch, claims, memory.older.as_deref()).await,
-        status => Err(FetchError(format!("GET /openapi/v3 is answered with {status}"))),
+        status => Err(FetchError::new(format!("GET /openapi/v3 is answered with {status}"))),
     }
 }
 
@@ -240,7 +241,7 @@ async fn older<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Res
         200 => {}
         304 if etag.is_some() => return Ok(Heard::Unchanged),
         404 => return Ok(Heard::Index { found: BTreeMap::new(), etag: None }),
-        status => return Err(FetchError(format!("GET /openapi/v2 is answered with {status}"))),
+        status => return Err(FetchError::new(format!("GET /openapi/v2 is answered with {status}"))),
     }
     let claims = claims.to_vec();
     let etag = fetched.etag.clone().filter(|etag| etag.len() <= 256);
@@ -251,7 +252,7 @@ async fn older<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Res
         };
         claims.iter().filter_map(|claim| make(claim).transpose()).collect()
     };
-    let made = spawn_blocking(make).await.map_err(|error| FetchError(format!("GET /openapi/v2: {error}")))??;
+    let made = spawn_blocking(make).await.map_err(|error| FetchError::new(format!("GET /openapi/v2: {error}")))??;
     Ok(Heard::Made { made, etag })
 }
 

@@ -181,7 +181,8 @@ pub(super) fn parse(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Ha
     for claim in claims {
         let key = key(claim);
         let Some(entry) = index.paths.get(&key) else { continue };
-        let hash = entry.hash(&key).ok_or_else(|| FetchError(format!("the URL it lists for {key} is another's")))?;
+        let hash =
+            entry.hash(&key).ok_or_else(|| FetchError::new(format!("the URL it lists for {key} is another's")))?;
         found.insert(claim.name.clone(), hash.to_owned());
     }
     Ok(found)

@@ -1,29 +1,37 @@
-//! What every request would say, said once a second.
+//! What every request would say, said once a second, or less often.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Says when it is time to complain again.
 pub struct Complaint {
     began: Instant,
-    /// The second of the last complaint, counted from 1; 0 before the first.
+    /// In seconds; at least one.
+    period: u64,
+    /// The period of the last complaint, counted from 1; 0 before the first.
     last: AtomicU64,
 }
 
 impl Default for Complaint {
     fn default() -> Complaint {
-        Complaint { began: Instant::now(), last: AtomicU64::new(0) }
+        Complaint::every(Duration::from_secs(1))
     }
 }
 
 impl Complaint {
-    /// True for one caller in each second.
+    /// One complaint in each `period`, of whole seconds.
+    pub fn every(period: Duration) -> Complaint {
+        Complaint { began: Instant::now(), period: period.as_secs().max(1), last: AtomicU64::new(0) }
+    }
+
+    /// True for one caller in each period.
     pub fn is_due(&self) -> bool {
         self.is_due_in(self.began.elapsed().as_secs())
     }
 
     fn is_due_in(&self, second: u64) -> bool {
-        self.last.swap(second + 1, Ordering::Relaxed) != second + 1
+        let period = second / self.period + 1;
+        self.last.swap(period, Ordering::Relaxed) != period
     }
 }
 
@@ -35,6 +43,9 @@ mod tests {
     fn once_a_second() {
         let complaint = Complaint::default();
         let due: Vec<bool> = [0, 0, 0, 1, 1, 7].into_iter().map(|second| complaint.is_due_in(second)).collect();
+        assert_eq!(due, [true, false, false, true, false, true]);
+        let complaint = Complaint::every(Duration::from_secs(60));
+        let due: Vec<bool> = [0, 1, 59, 60, 61, 200].into_iter().map(|second| complaint.is_due_in(second)).collect();
         assert_eq!(due, [true, false, false, true, false, true]);
     }
 }

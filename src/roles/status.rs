@@ -140,11 +140,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         ];
         row.extend(ways.then(|| service.way.clone()));
         if wide {
-            let message = match service.discovery.problem.as_str() {
-                "" => service.message.clone(),
-                problem => format!("{}; discovery: {problem}", service.message),
-            };
-            row.extend([service.circuit.clone(), service.discovery.describe(now), message]);
+            row.extend([service.circuit.clone(), service.discovery.describe(now), service.message.clone()]);
         }
         row
     });
@@ -160,7 +156,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
                 vec![
                     service.name.clone(),
                     endpoint.address.clone(),
-                    endpoint.state.clone(),
+                    endpoint.describe(),
                     endpoint.connections.to_string(),
                     endpoint.inflight.to_string(),
                     endpoint.latency(),
@@ -279,6 +275,7 @@ mod tests {
                         EndpointReport {
                             address: "10.0.0.1:443".into(),
                             state: "ready".into(),
+                            reason: String::new(),
                             connections: 3,
                             inflight: 41,
                             latency_micros: Some(730),
@@ -421,7 +418,7 @@ Mistakes in files; what they said before is in use:
     fn wide_tables_show_endpoints_and_messages_and_no_escape_sequence() {
         let text = tables(&report(), now(), true);
         assert!(text.contains("no endpoints\u{fffd}[2J\n") && !text.contains('\u{1b}'), "{text}");
-        let discovery = "half-open   stale, 5m ago   all checks passed; discovery: no answer to GET /apis within 5 s\n";
+        let discovery = "half-open   stale, 5m ago   all checks passed\n";
         assert!(text.contains(discovery), "{text}");
         assert!(text.contains("10.0.0.1:443   ready     3             41         0.7ms\n"), "{text}");
         assert!(text.contains("10.0.0.2:443   ejected   0             0"), "{text}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::availability::{Availability, Board, Obstacle, Passage, Standing};
+use crate::availability::{Availability, Board, ConnectionSettings, Obstacle, Passage, Standing};
 use crate::egress::{Allowance, Way, Ways};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
@@ -224,7 +224,7 @@ impl Route {
             Some(route) if Arc::ptr_eq(&route.api_service, api_service) && route.resolved == resolved => route.clone(),
             _ => Arc::new(Route {
                 api_service: api_service.clone(),
-                standings: standings(&resolved, &board.of(&api_service.name)),
+                standings: standings(api_service, &resolved, &board.of(&api_service.name)),
                 resolved,
                 availability: board.of(&api_service.name),
                 inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
@@ -315,8 +315,13 @@ fn is_below(path: &str, prefix: &str) -> bool {
     prefix == "/" || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn standings(resolved: &Result<Resolved, Unavailable>, availability: &Availability) -> Vec<Arc<Standing>> {
-    resolved.as_ref().map(|resolved| availability.standings(&resolved.endpoints)).unwrap_or_default()
+fn standings(
+    api_service: &ApiService,
+    resolved: &Result<Resolved, Unavailable>,
+    availability: &Availability,
+) -> Vec<Arc<Standing>> {
+    let Ok(resolved) = resolved else { return Vec::new() };
+    availability.standings(ConnectionSettings::of(api_service, resolved), &resolved.endpoints)
 }
 
 impl Target {

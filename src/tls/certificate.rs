@@ -121,12 +121,12 @@ pub(super) fn unix(time: ASN1Time) -> UnixTime {
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
 }
 
-/// `2027-10-21 12:00 UTC`.
+/// In RFC 3339: `2027-10-21T12:00:00Z`.
 pub(crate) fn date(time: UnixTime) -> String {
     i64::try_from(time.as_secs())
         .ok()
         .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
-        .map_or_else(|| "a date beyond reckoning".to_owned(), |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
+        .map_or_else(|| "a date beyond reckoning".to_owned(), |at| at.strftime("%FT%TZ").to_string())
 }
 
 /// Text from outside, safe in a log line and on a terminal.

@@ -10,7 +10,8 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, Error};
 
 use super::bundle::Bundle;
-use super::failure::certificate_error;
+use super::failure::{certificate_error, explain_in_this_poll};
+use super::judge::Role;
 use super::key_pair::KeyPair;
 use super::provider;
 use super::signature::signature_checks;
@@ -91,9 +92,12 @@ impl ServerCertVerifier for Backend {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         if let Some(authorities) = &self.authorities {
-            authorities
-                .judge_server(end_entity, intermediates, server_name, now)
-                .map_err(|error| Error::InvalidCertificate(certificate_error(error)))?;
+            authorities.judge_server(end_entity, intermediates, server_name, now).map_err(|error| {
+                let text = authorities.explain(Role::Server, end_entity, &error);
+                let error = certificate_error(error);
+                explain_in_this_poll(&error, text);
+                Error::InvalidCertificate(error)
+            })?;
         }
         Ok(ServerCertVerified::assertion())
     }

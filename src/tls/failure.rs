@@ -1,9 +1,12 @@
 //! Why a connection to a backend failed, in words of our own that may be shown to a client.
 
+use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose};
+
+use super::certificate::date;
 
 /// The kinds of failure between us and a backend, up to the end of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,6 +47,63 @@ pub enum Failure {
     ConnectionFailed,
 }
 
+thread_local! {
+    /// Why this thread refused a certificate last. rustls' errors have no room for it, and the alert that the peer gets
+    /// is made of them.
+    static REFUSED: RefCell<Option<(CertificateError, String)>> = const { RefCell::new(None) };
+}
+
+/// Keeps `text` for whoever gets `error` from the handshake, which is in the same poll.
+pub(super) fn explain_in_this_poll(error: &CertificateError, text: String) {
+    REFUSED.set(Some((error.clone(), text)));
+}
+
+/// What an error of connecting, or of the handshake, says to the operator: a certificate that is refused with its own
+/// name and dates, its issuer, and who is trusted. The text holds no time of day, so that it is the same each time.
+pub fn describe(error: &io::Error) -> String {
+    let Some(Error::InvalidCertificate(refused)) = rustls_error(error) else { return error.to_string() };
+    match REFUSED.take() {
+        Some((of, text)) if of == *refused => text,
+        _ => match refused {
+            CertificateError::ExpiredContext { not_after, .. } => {
+                format!("the certificate expired on {}", date(*not_after))
+            }
+            CertificateError::NotValidYetContext { not_before, .. } => {
+                format!("the certificate is not valid before {}", date(*not_before))
+            }
+            _ => error.to_string(),
+        },
+    }
+}
+
+/// The same error without the address of rustls' manual, which stands in the text of one that ends a session without
+/// close_notify and belongs into no log.
+pub(crate) fn without_manual(error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::UnexpectedEof {
+        return error;
+    }
+    match error.to_string().split_once(": https://docs.rs/rustls/") {
+        Some((text, _)) => io::Error::new(io::ErrorKind::UnexpectedEof, text),
+        None => error,
+    }
+}
+
+/// The error of rustls in `error`, if there is one.
+pub fn rustls_error(error: &io::Error) -> Option<&Error> {
+    let mut source: Option<&(dyn StdError + 'static)> = error.get_ref().map(|it| it as _);
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<Error>() {
+            return Some(error);
+        }
+        // An io::Error shows its inner error's sources, but not the inner error itself.
+        source = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(inner) => Some(inner as _),
+            None => error.source(),
+        };
+    }
+    None
+}
+
 /// [`Failure::of`] as a reason, for causes and labels.
 pub fn classify(error: &io::Error) -> &'static str {
     Failure::of(error).reason()
@@ -52,16 +112,8 @@ pub fn classify(error: &io::Error) -> &'static str {
 impl Failure {
     /// What an error of connecting, or of the handshake, or of the first read after it, comes down to.
     pub fn of(error: &io::Error) -> Failure {
-        let mut source: Option<&(dyn StdError + 'static)> = error.get_ref().map(|it| it as _);
-        while let Some(error) = source {
-            if let Some(error) = error.downcast_ref::<Error>() {
-                return Failure::of_tls(error);
-            }
-            // An io::Error shows its inner error's sources, but not the inner error itself.
-            source = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-                Some(inner) => Some(inner as _),
-                None => error.source(),
-            };
+        if let Some(error) = rustls_error(error) {
+            return Failure::of_tls(error);
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Failure::ConnectionRefused,

@@ -449,3 +449,22 @@ async fn files_are_followed_and_a_half_written_pair_keeps_the_old_one() {
         })
         .await;
 }
+
+/// What ends a session without close_notify, in words that may stand in a log.
+#[tokio::test]
+async fn session_cut_without_close_notify_has_no_address_of_a_manual_in_its_error() {
+    let world = World::new();
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let server = TlsAcceptor::from(world.config());
+    let client = TlsConnector::from(world.client(None));
+    let name = client::server_name("localhost").unwrap();
+    let (served, called) = tokio::join!(server.accept(far), client.connect(name, near));
+    drop(served.unwrap());
+    let error = called.unwrap().read_to_end(&mut Vec::new()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("docs.rs"), "{text}");
+    let cleaned = super::without_manual(error);
+    assert_eq!(cleaned.kind(), io::ErrorKind::UnexpectedEof);
+    assert!(cleaned.to_string().contains("close_notify") && !cleaned.to_string().contains("://"), "{cleaned}");
+    assert_eq!(Failure::of(&cleaned), Failure::ConnectionClosed);
+}

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, VerifiedPath};
 
 use super::bundle::Bundle;
-use super::certificate::{Facts, date};
+use super::certificate::Facts;
 use super::provider;
 
 /// A chain was found good.
@@ -72,7 +72,7 @@ impl Bundle {
                 webpki::Error::CertNotValidYet { not_before, .. } => Some(*not_before),
                 _ => None,
             };
-            Untrusted { why: self.explain(leaf, &error), again }
+            Untrusted { why: self.explain(Role::Client, leaf, &error), again }
         })
     }
 
@@ -136,56 +136,6 @@ impl Bundle {
             };
         }
         verdict
-    }
-
-    /// A refusal in words, for the log.
-    fn explain(&self, leaf: &CertificateDer<'_>, error: &webpki::Error) -> String {
-        let facts = match Facts::of(leaf) {
-            Ok(facts) => facts,
-            Err(why) => return format!("the client certificate cannot be read: {why}"),
-        };
-        let why = match error {
-            webpki::Error::UnknownIssuer if self.0.certificates.iter().any(|it| it == leaf) => {
-                "it stands in the bundle itself; Go accepts that, we accept only what an authority of the bundle signed"
-                    .to_owned()
-            }
-            webpki::Error::UnknownIssuer => format!("no authority of the bundle signed it ({})", self.names()),
-            webpki::Error::CertExpired { not_after, .. } if *not_after == facts.not_after => {
-                format!("it expired on {}", date(*not_after))
-            }
-            webpki::Error::CertExpired { not_after, .. } => {
-                format!("an authority above it expired on {}", date(*not_after))
-            }
-            webpki::Error::CertNotValidYet { not_before, .. } => {
-                format!("it, or an authority above it, is not valid before {}; is a clock wrong?", date(*not_before))
-            }
-            webpki::Error::RequiredEkuNotFoundContext(_) => {
-                let usages = if facts.usages.is_empty() { "nothing".to_owned() } else { facts.usages.join(", ") };
-                format!("it, or an authority above it, is not for client authentication; it is for {usages}")
-            }
-            webpki::Error::CaUsedAsEndEntity => {
-                "it is an authority's own certificate; Go accepts that if the bundle holds it, we do not".to_owned()
-            }
-            webpki::Error::UnsupportedCertVersion => {
-                "it is an X.509 version 1 certificate, which carries no usage; make one of version 3".to_owned()
-            }
-            webpki::Error::UnsupportedCriticalExtension => "it has a critical extension that is not known".to_owned(),
-            webpki::Error::InvalidSignatureForPublicKey => {
-                format!("its signature is not that of the authority it names, \"{}\"", facts.issuer)
-            }
-            webpki::Error::UnsupportedSignatureAlgorithmContext(_)
-            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
-                "it, or an authority above it, is signed in a way that is no longer trusted (SHA-1, a short RSA key)"
-                    .to_owned()
-            }
-            webpki::Error::NameConstraintViolation => "an authority above it may not sign for this name".to_owned(),
-            webpki::Error::PathLenConstraintViolated => "there are too many authorities above it".to_owned(),
-            other => format!("{other:?}"),
-        };
-        format!(
-            "client certificate \"{}\" (serial {}, issued by \"{}\") is not trusted by {}: {why}",
-            facts.subject, facts.serial, facts.issuer, self.0.origin
-        )
     }
 }
 

@@ -6,6 +6,7 @@ mod bundle;
 mod certificate;
 pub mod client;
 mod der;
+mod explain;
 mod failure;
 #[cfg(test)]
 mod handshakes;
@@ -27,7 +28,8 @@ pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Issued, Purpose
 pub use bundle::Bundle;
 pub use certificate::Facts;
 pub(crate) use certificate::date;
-pub use failure::{Failure, classify};
+pub(crate) use failure::without_manual;
+pub use failure::{Failure, classify, describe, rustls_error};
 pub use identity::Identity;
 pub use judge::{Judged, Untrusted};
 pub use key_pair::{KeyPair, PairFiles};

@@ -137,7 +137,7 @@ async fn one_of_three_stalls_under_load_and_goes_on() {
             let state = eventually("it to be left", async || {
                 let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
                 let endpoints = report["apiservices"][0]["endpoints"].as_array().unwrap().clone();
-                endpoints.into_iter().find(|one| one["state"] == "ejected")
+                endpoints.into_iter().find(|one| one["state"] == "unreachable")
             })
             .await;
             assert_eq!(state["address"], addresses[2].to_string());

@@ -7,7 +7,7 @@ use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
 use crate::backend::{Answer, Backend, Settings, json as answer};
-use crate::client::{Client, get};
+use crate::client::{Client, admin, get};
 use crate::world::{Gateway, World, eventually};
 
 const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -102,7 +102,12 @@ async fn after_a_restart_it_is_served_at_once_though_the_backend_is_dead() {
     let client = jane(&world, &gateway).await;
     remembered(&client).await;
     // And so it stays when the backend was asked in vain.
-    gateway.said(&["discovery of the backend failed", NAME]).await;
+    gateway.said(&["APIService is not available", NAME, "ConnectionRefused"]).await;
+    eventually("discovery to fail", async || {
+        let report = admin(&gateway, get("/status.json", &[])).await.json();
+        (report["apiservices"][0]["discovery"]["problem"] != "").then_some(())
+    })
+    .await;
     assert_eq!(seen(&client).await, ("Stale".into(), 1, true, true));
     let _back = backend(&world).await;
     eventually("it to be current", async || (seen(&client).await.0 == "Current").then_some(())).await;

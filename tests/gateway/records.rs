@@ -303,7 +303,7 @@ async fn no_secret_reaches_a_log() {
 
 /// Endpoints come and go all day: what is gone must not be counted for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_endpoint_is_shown_as_ejected_and_forgotten_when_it_goes() {
+async fn endpoint_that_refuses_is_shown_as_unreachable_and_forgotten_when_it_goes() {
     let world = World::new();
     let backend = things(&world).await;
     let dead = Backend::start(&world, Settings::default(), async |_| json(200, "{}")).await.stop().await;
@@ -323,7 +323,7 @@ async fn a_failed_endpoint_is_shown_as_ejected_and_forgotten_when_it_goes() {
     let state = |address: std::net::SocketAddr| {
         endpoints.iter().find(|one| one["address"] == address.to_string()).unwrap()["state"].clone()
     };
-    assert_eq!((state(dead), state(backend.address)), (value!("ejected"), value!("ready")));
+    assert_eq!((state(dead), state(backend.address)), (value!("unreachable"), value!("ready")));
 
     world.register("things.example.com", "v1", &[&backend]);
     eventually("the endpoint to be forgotten", async || {

@@ -256,7 +256,7 @@ async fn an_issuer_that_answers_nonsense() {
     let mut strange = issuer.configuration(&world, &json!({}));
     strange["jwt"][0]["issuer"]["certificateAuthority"] = world.read("client-ca.crt").into();
     let second = gateway(&world, &strange, &[]);
-    second.said(&["ERROR", "the issuer's keys cannot be read", "UnknownIssuer"]).await;
+    second.said(&["ERROR", "the issuer's keys cannot be read", "no authority of the bundle signed it"]).await;
     // And in the end it mends itself.
     let client = Client::http1(&world, &first, None).await;
     issuer.publish(&[("a", &key)]);

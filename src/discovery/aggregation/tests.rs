@@ -58,7 +58,7 @@ impl Fetch for World {
         };
         match behaviour {
             None => Ok(Fetched { status: 404, ..Fetched::default() }),
-            Some(Behaviour::Refuse) => Err(FetchError("connection refused".into())),
+            Some(Behaviour::Refuse) => Err(FetchError::new("connection refused")),
             Some(Behaviour::Hang) => std::future::pending().await,
             Some(Behaviour::Answer(fetched)) if if_none_match.is_some() && fetched.etag.as_deref() == if_none_match => {
                 Ok(Fetched { status: 304, ..Fetched::default() })

@@ -27,7 +27,7 @@ pub(super) async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
     credentials: Option<&Credentials>,
     destination: &Destination,
 ) -> Result<(C, Vec<u8>), DialError> {
-    let broken = |error: std::io::Error| ProxyFault::Nonsense.because(format!("the connection broke: {error}"));
+    let broken = |error: std::io::Error| ProxyFault::of_broken(&error);
     carrier.write_all(request(dialect, credentials, destination).as_bytes()).await.map_err(broken)?;
     carrier.flush().await.map_err(broken)?;
     let mut answer = Answer::default();

@@ -146,6 +146,11 @@ impl Endpoint {
         self.failure.borrow().is_none()
     }
 
+    /// Whether there is a connection on which a request could go, as far as is known.
+    pub fn is_connected(&self) -> bool {
+        self.idle.len() > 0 || self.multiplexed.borrow().iter().any(|connection| connection.is_usable())
+    }
+
     /// What was spoken last.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol.get()
@@ -339,6 +344,11 @@ impl Endpoint {
         self.failure.borrow().clone()
     }
 
+    /// Why the endpoint is out, in one word, if it is.
+    pub fn failure_reason(&self) -> Option<&'static str> {
+        self.failure.borrow().as_ref().map(|failure| failure.reason)
+    }
+
     /// What its connections do.
     pub fn report(&self) -> PoolReport {
         let multiplexed = self.multiplexed.borrow();
@@ -349,7 +359,7 @@ impl Endpoint {
             idle: if http1 { self.idle.len() } else { multiplexed.iter().filter(|c| c.active.get() == 0).count() },
             busy: if http1 { self.pending() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },
             pending: self.pending(),
-            failure: self.failure.borrow().as_ref().map(|failure| failure.reason),
+            failure: self.failure_reason(),
         }
     }
 }

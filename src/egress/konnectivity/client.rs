@@ -25,6 +25,7 @@ use super::shared::{SWEEP, Shared};
 use super::stall::WINDOW;
 use super::tunnel::Tunnel;
 use crate::egress::http2::heard::{Ear, Heard};
+use crate::tls::Failure;
 
 /// The most that HTTP/2 has: what one tunnel's reader leaves unread is to be in no other's way.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
@@ -88,9 +89,17 @@ impl Client {
             .await
             .map_err(|error| broken(&error))?;
         let mut connection = Box::pin(connection);
+        // Under TLS 1.3 a server judges our certificate when for us the handshake is over.
+        let ended = |error: &dyn std::fmt::Display| match ear.failed.get() {
+            Some(Failure::ClientCertificateRefused) => {
+                let why = format_args!("it does not accept our client certificate: {error}").to_string();
+                TunnelError::new(TunnelFailure::CertificateRefused, why)
+            }
+            _ => broken(error),
+        };
         poll_fn(|cx| match connection.as_mut().poll(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(Err(broken(&"closed before SETTINGS"))),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(broken(&error))),
+            Poll::Ready(Ok(())) => Poll::Ready(Err(ended(&"closed before SETTINGS"))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(ended(&error))),
             Poll::Pending if connection.max_concurrent_send_streams() > 0 => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         })

@@ -35,6 +35,8 @@ pub enum TunnelFailure {
     Rejected,
     /// What came is not Konnectivity.
     Protocol,
+    /// The server does not accept our client certificate.
+    CertificateRefused,
     /// We gave the tunnel up: its reader held up all others for too long.
     SlowReader,
     /// The far end did not say that it closed.
@@ -64,6 +66,7 @@ impl TunnelFailure {
             TunnelFailure::NotBegun | TunnelFailure::Lost => "TunnelClosed",
             TunnelFailure::Rejected => "TunnelRejected",
             TunnelFailure::Protocol => "TunnelProtocolError",
+            TunnelFailure::CertificateRefused => "TunnelCertificateRefused",
             TunnelFailure::SlowReader => "TunnelReaderTooSlow",
             TunnelFailure::CloseTimeout => "TunnelCloseTimeout",
         }
@@ -80,6 +83,7 @@ impl TunnelFailure {
             TunnelFailure::Unreachable => ProxyFault::HostUnreachable,
             TunnelFailure::NotBegun | TunnelFailure::Lost => ProxyFault::Unreachable,
             TunnelFailure::Protocol => ProxyFault::Nonsense,
+            TunnelFailure::CertificateRefused => ProxyFault::Credentials,
             TunnelFailure::Exhausted
             | TunnelFailure::DialFailed
             | TunnelFailure::Rejected

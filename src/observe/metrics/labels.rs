@@ -39,6 +39,26 @@ label!(
     }
 );
 
+label!(
+    /// Why a client's TLS handshake failed.
+    HandshakeFailure {
+        /// The client does not trust our certificate: it ended the handshake with an alert that says so.
+        CertificateRefused = "certificate_refused",
+        /// The client went away before the end.
+        Closed = "closed",
+        /// No TLS version, cipher suite or application protocol in common.
+        NoCommonProtocol = "no_common_protocol",
+        /// What came is not TLS.
+        NotTls = "not_tls",
+        /// Anything else.
+        Other = "other",
+        /// An HTTP request without TLS.
+        PlainHttp = "plain_http",
+        /// It took too long.
+        Timeout = "timeout",
+    }
+);
+
 impl Verb {
     /// The verb of a request whose path says nothing more.
     pub fn of_method(method: &Method) -> Verb {

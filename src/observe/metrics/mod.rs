@@ -36,7 +36,8 @@ pub use door::{Door, REPLIES, Unanswered};
 pub use egress::Egress;
 pub use impersonation::{Impersonation, Impersonations};
 pub use labels::{
-    Authentication, BackendPhase, ConnectionState, DryRun, Known, Protocol, RequestLabels, Retry, Scope, Verb,
+    Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, Known, Protocol, RequestLabels, Retry,
+    Scope, Verb,
 };
 pub use peers::{PeerCertificateFacts, PeerCertificates};
 pub use rejections::{Limit, Rejections, Turned};
@@ -50,7 +51,8 @@ use worker::Shard;
 /// The metrics of the process; one, shared.
 pub struct Metrics {
     shards: Mutex<Vec<Arc<Shard>>>,
-    tls_handshake_errors: AtomicU64,
+    /// As [`HandshakeFailure::ALL`].
+    tls_handshake_errors: [AtomicU64; HandshakeFailure::ALL.len()],
     discovery_aggregations: AtomicU64,
     missing_san: AtomicU64,
     access_records_dropped: Arc<AtomicU64>,
@@ -124,7 +126,7 @@ impl Metrics {
     pub fn new() -> Arc<Metrics> {
         Arc::new(Metrics {
             shards: Mutex::default(),
-            tls_handshake_errors: AtomicU64::default(),
+            tls_handshake_errors: Default::default(),
             discovery_aggregations: AtomicU64::default(),
             missing_san: AtomicU64::default(),
             access_records_dropped: Arc::default(),
@@ -210,9 +212,14 @@ impl Metrics {
         &self.door
     }
 
-    /// A client's TLS handshake failed.
-    pub fn tls_handshake_failed(&self) {
-        self.tls_handshake_errors.fetch_add(1, Relaxed);
+    /// A client's TLS handshake failed, for this reason.
+    pub fn tls_handshake_failed(&self, failure: HandshakeFailure) {
+        self.tls_handshake_errors[failure as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How many TLS handshakes of clients failed, by reason.
+    pub fn tls_handshake_failures(&self) -> [(HandshakeFailure, u64); HandshakeFailure::ALL.len()] {
+        HandshakeFailure::ALL.map(|failure| (failure, self.tls_handshake_errors[failure as usize].load(Relaxed)))
     }
 
     /// Discovery was merged once more.
@@ -251,11 +258,6 @@ impl Metrics {
     /// Endpoint `address` of APIService `service` is ejected, or takes requests.
     pub fn endpoint_ejected(&self, service: &str, address: &str, ejected: bool) {
         self.ejected.set([service, address], f64::from(u8::from(ejected)));
-    }
-
-    /// Whether endpoint `address` of APIService `service` was last said to be ejected.
-    pub fn is_ejected(&self, service: &str, address: &str) -> bool {
-        self.ejected.values.lock().get(&[service.to_owned(), address.to_owned()]).is_some_and(|value| *value > 0.0)
     }
 
     /// Endpoint `address` of APIService `service` is no more.

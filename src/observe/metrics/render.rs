@@ -100,6 +100,14 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     text.sample(&[], metrics.registry_warnings.load(Relaxed));
     metrics.calls.render(&mut text);
     metrics.door.render(&mut text);
+    text.family(
+        "narthex_tls_handshake_failures_total",
+        Kind::Counter,
+        "TLS handshakes of clients that failed, by reason.",
+    );
+    for (failure, count) in metrics.tls_handshake_failures() {
+        text.sample(&[("reason", failure.as_str())], count);
+    }
     sums.watches(&mut text);
     Reading::now().render(&mut text);
     text.finish()
@@ -221,12 +229,12 @@ impl Sums {
         for (request, counted) in &sizes {
             text.histogram(&request.labels(None, None), RESPONSE_BYTES.printed, &counted.buckets, counted.sum);
         }
-        counter(
-            text,
+        text.family(
             "apiserver_tls_handshake_errors_total",
+            Kind::Counter,
             "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
-            &metrics.tls_handshake_errors,
         );
+        text.sample(&[], metrics.tls_handshake_failures().iter().map(|(_, count)| count).sum::<u64>());
     }
 
     fn backends(&self, text: &mut Text, connections_bound: u64) {
@@ -304,8 +312,8 @@ mod tests {
     use http::Method;
 
     use super::super::{
-        Circuit, DecisionCache, DryRun, Ended, Known, Lookup, RequestLabels, Review, RoundTrip, Scope, Verb,
-        WorkerMetrics,
+        Circuit, DecisionCache, DryRun, Ended, HandshakeFailure, Known, Lookup, RequestLabels, Review, RoundTrip,
+        Scope, Verb, WorkerMetrics,
     };
     use super::*;
 
@@ -364,7 +372,7 @@ mod tests {
         metrics.registry_source_is_up("kube-apiserver", true);
         metrics.leads("narthex", false);
         metrics.discovery_aggregated();
-        metrics.tls_handshake_failed();
+        metrics.tls_handshake_failed(HandshakeFailure::PlainHttp);
         metrics.reviews().looked_up(DecisionCache::Access, Lookup::Hit);
         metrics.reviews().asked(Review::Access, Some(201), Duration::from_millis(1));
         metrics.reviews().token_is_fetched();

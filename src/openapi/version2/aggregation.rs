@@ -331,14 +331,14 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
             let said = said.and_then(|said| match &said {
                 Said::Part(part) if part.size() + size_of_others(contents, &name) > MAX_MERGED => {
                     let most = MAX_MERGED >> 20;
-                    Err(FetchError(format!("it is left out: all documents together are larger than {most} MiB")))
+                    Err(FetchError::new(format!("it is left out: all documents together are larger than {most} MiB")))
                 }
                 _ => Ok(said),
             });
             let content = contents.entry(name.clone()).or_default();
             outcome.changed |= !content.asked;
             content.asked = true;
-            let mut problem = String::new();
+            let (mut problem, mut unreachable) = (String::new(), false);
             let heard = said.is_ok();
             let part = match said {
                 Ok(Said::Same) => content.part.clone(),
@@ -346,11 +346,12 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
                 Ok(Said::Part(part)) => Some(part),
                 Err(error) => {
                     outcome.well = false;
-                    problem = error.0;
+                    (problem, unreachable) = (error.text, error.unreachable);
                     content.part.clone()
                 }
             };
-            if problem != content.problem && !problem.is_empty() {
+            // That it cannot be connected to is said by its availability, or its discovery.
+            if content.problem.is_empty() && !problem.is_empty() && !unreachable {
                 let kept = if content.part.is_some() { "; what it said last stays" } else { "" };
                 tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed{kept}");
             }
@@ -421,7 +422,7 @@ impl<F: Fetch> Asking<F> {
             200 => {}
             304 if etag.is_some() => return Ok(Heard::of_all(claims, &Ok(Said::Same), memory)),
             404 => return Ok(Heard::of_all(claims, &Ok(Said::Nothing), Memory::default())),
-            status => return Err(FetchError(format!("GET /openapi/v2 is answered with {status}"))),
+            status => return Err(FetchError::new(format!("GET /openapi/v2 is answered with {status}"))),
         }
         let claims = claims.to_vec();
         let _turn = self.reading.acquire().await;
@@ -437,7 +438,7 @@ impl<F: Fetch> Asking<F> {
             let good = said.iter().all(|(_, said)| said.is_ok());
             Heard { said, memory: if good { Memory { etag, digest } } else { Memory::default() } }
         });
-        read.await.map_err(|error| FetchError(format!("its OpenAPI v2 could not be read: {error}")))
+        read.await.map_err(|error| FetchError::new(format!("its OpenAPI v2 could not be read: {error}")))
     }
 }
 
@@ -450,7 +451,7 @@ fn size_of_others(contents: &Contents<Content>, name: &str) -> usize {
 fn read(body: &[u8], prefix: Option<&str>) -> Result<Said, FetchError> {
     let part = Part::read(body, prefix)?;
     if prefix.is_some() && part.size() > MAX_PART {
-        return Err(FetchError(format!("its OpenAPI v2 is larger than {} MiB", MAX_PART >> 20)));
+        return Err(FetchError::new(format!("its OpenAPI v2 is larger than {} MiB", MAX_PART >> 20)));
     }
     Ok(Said::Part(Arc::new(part)))
 }
@@ -474,7 +475,7 @@ mod tests {
         async fn fetch(&self, _: &str, path: &str, _: &str, tag: Option<&str>) -> Result<Fetched, FetchError> {
             assert_eq!(path, "/openapi/v2");
             self.0.1.set(self.0.1.get() + 1);
-            let Some(body) = self.0.0.borrow().clone() else { return Err(FetchError("refused".into())) };
+            let Some(body) = self.0.0.borrow().clone() else { return Err(FetchError::new("refused")) };
             let etag = format!("\"{}\"", body.len());
             match tag == Some(&*etag) {
                 true => Ok(Fetched { status: 304, ..Fetched::default() }),

@@ -41,5 +41,5 @@ pub fn merge_documents(sources: &[(Option<&str>, &[u8])]) -> Result<(String, Vec
     }
     let json = merged.write();
     let binary = protobuf::encode(json.as_bytes());
-    Ok((json, binary.ok_or_else(|| FetchError("it cannot be written as protobuf".into()))?))
+    Ok((json, binary.ok_or_else(|| FetchError::new("it cannot be written as protobuf"))?))
 }

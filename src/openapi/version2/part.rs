@@ -63,7 +63,7 @@ impl Part {
         let Section(document) = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
         let version = document.get("swagger").map_or("", |version| version.get());
         if version != "\"2.0\"" {
-            return Err(FetchError("the answer is no OpenAPI document of version 2".into()));
+            return Err(FetchError::new("the answer is no OpenAPI document of version 2"));
         }
         let sections = |name| match document.get(name) {
             None => Ok(Section::default()),
@@ -322,7 +322,7 @@ fn head(document: &BTreeMap<String, &RawValue>) -> Result<BTreeMap<String, Box<s
 
 fn at(section: &str, name: &str, wrong: &Wrong) -> FetchError {
     let name: String = name.chars().take(200).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    FetchError(format!("the answer is not as OpenAPI must be: {section}: {name}: {wrong}"))
+    FetchError::new(format!("the answer is not as OpenAPI must be: {section}: {name}: {wrong}"))
 }
 
 /// A section of a document, its entries unread. The first of a name counts.
@@ -365,7 +365,7 @@ mod tests {
     const OWN: &str = "/apis/a.io/v1/";
 
     fn read(document: &str) -> Result<Part, String> {
-        Part::read(document.as_bytes(), Some(OWN)).map_err(|error| error.0)
+        Part::read(document.as_bytes(), Some(OWN)).map_err(|error| error.text)
     }
 
     fn with(section: &str) -> String {

@@ -6,16 +6,17 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderValue, Method, Request};
 use http_body_util::{BodyExt, Limited};
+use rustls_pki_types::UnixTime;
 
 use crate::availability::{Probe, ProbeFailure, Witness};
 use crate::discovery::{Fetch, FetchError, Fetched, MAX_BODY};
-use crate::egress::{Address, Pool, SendError, Sent};
+use crate::egress::{Address, DialPhase, Pool, SendError, Sent};
 use crate::forward::{Stamp, upstream, wire};
 use crate::kubeapi::User;
 use crate::message::Body;
 use crate::observe::metrics::Metrics;
 use crate::process::Published;
-use crate::registry::{ApiService, Resolved};
+use crate::registry::{ApiService, ClientCertificate, Resolved};
 use crate::route::Table;
 use crate::tls::KeyPair;
 
@@ -33,6 +34,8 @@ pub(super) struct Asker {
 struct Unanswered {
     reason: &'static str,
     cause: String,
+    /// Whether no connection could be opened, or the handshake failed.
+    unreachable: bool,
 }
 
 impl Asker {
@@ -49,7 +52,7 @@ impl Asker {
         path: &str,
         headers: &[(http::HeaderName, &str)],
     ) -> Result<Sent, Unanswered> {
-        let wrong = |cause: String| Unanswered { reason: "TLSConfiguration", cause };
+        let wrong = |cause: String| Unanswered { reason: "TLSConfiguration", cause, unreachable: true };
         let ours = self.identity.as_ref().map(Published::get);
         let wire = wire(api_service, resolved, ours.as_ref()).map_err(|problem| wrong(problem.to_string()))?;
         let endpoint = self.pool.endpoint(&upstream(api_service, resolved, address, &wire));
@@ -79,14 +82,33 @@ impl Asker {
         {
             self.metrics.backend_misses_san();
         }
-        Err(match error {
-            SendError::NotSent { error, .. } => Unanswered { reason: error.reason, cause: error.cause },
-            SendError::Refused(error) => Unanswered { reason: error.reason, cause: error.cause },
-            SendError::Nonsense(error) => Unanswered { reason: "InvalidAnswer", cause: error.to_string() },
-            SendError::Broken(error) | SendError::Unheard(error) => {
-                Unanswered { reason: "ConnectionBroken", cause: error.to_string() }
-            }
-        })
+        let (reason, mut cause, unreachable) = match error {
+            SendError::NotSent { error, .. } => (error.reason, error.cause, true),
+            // In TLS 1.3 a backend judges our certificate when for us the handshake is over.
+            SendError::Refused(error) => (error.reason, error.cause, error.phase == DialPhase::Handshake),
+            SendError::Nonsense(error) => ("InvalidAnswer", error.to_string(), false),
+            SendError::Broken(error) | SendError::Unheard(error) => ("ConnectionBroken", error.to_string(), false),
+        };
+        if reason == "ClientCertificateRefused"
+            && let Some(untimely) = self.untimely_certificate(api_service)
+        {
+            cause = format!("{cause}; it does not believe {untimely}");
+        }
+        Err(Unanswered { reason, cause, unreachable })
+    }
+}
+
+impl Asker {
+    /// Our certificate for the backend of `api_service` and what is wrong with its dates, if they are.
+    fn untimely_certificate(&self, api_service: &ApiService) -> Option<String> {
+        let (kind, pair) = match &api_service.client_certificate {
+            ClientCertificate::Shared => ("front-proxy", self.identity.as_ref()?.get()),
+            ClientCertificate::Own(pair) => ("client", pair.clone()),
+            ClientCertificate::None => return None,
+        };
+        let facts = pair.facts();
+        let untimely = facts.untimely(UnixTime::now())?;
+        Some(format!("our {kind} certificate \"{}\": {untimely}", facts.subject))
     }
 }
 
@@ -98,10 +120,12 @@ impl Probe for &Asker {
         endpoint: &Address,
     ) -> Result<(), ProbeFailure> {
         let path = api_service.discovery_path();
-        let sent = self
-            .ask(api_service, resolved, endpoint, &path, &[(ACCEPT, "application/json")])
-            .await
-            .map_err(|unanswered| ProbeFailure::unreachable(api_service, unanswered.reason, unanswered.cause))?;
+        let sent = self.ask(api_service, resolved, endpoint, &path, &[(ACCEPT, "application/json")]).await.map_err(
+            |Unanswered { reason, cause, unreachable }| match unreachable {
+                true => ProbeFailure::unreachable(api_service, reason, cause),
+                false => ProbeFailure::broken(api_service, reason, cause),
+            },
+        )?;
         let Sent { response, mut lease, .. } = sent;
         let status = response.status();
         // Read to its end, so that the connection can be used again; never more than discovery may be.
@@ -109,7 +133,11 @@ impl Probe for &Asker {
         if body.is_ok() {
             lease.finished();
         }
-        if status.is_success() { Ok(()) } else { Err(ProbeFailure::status(api_service, status.as_u16())) }
+        if status.is_success() {
+            return Ok(());
+        }
+        let untimely = self.untimely_certificate(api_service);
+        Err(ProbeFailure::status(api_service, status.as_u16(), untimely.as_deref()))
     }
 }
 
@@ -129,21 +157,23 @@ impl Fetch for Fetcher {
         if_none_match: Option<&str>,
     ) -> Result<Fetched, FetchError> {
         let table = self.asker.table.get();
-        let route = table.by_name(apiservice).ok_or_else(|| FetchError("it is not registered any more".into()))?;
+        let route = table.by_name(apiservice).ok_or_else(|| FetchError::new("it is not registered any more"))?;
         let resolved = route
             .resolved
             .as_ref()
-            .map_err(|unavailable| FetchError(format!("{}: {}", unavailable.reason, unavailable.message)))?;
+            .map_err(|unavailable| FetchError::new(format!("{}: {}", unavailable.reason, unavailable.message)))?;
         let mut headers = vec![(ACCEPT, accept)];
         headers.extend(if_none_match.map(|etag| (IF_NONE_MATCH, etag)));
-        let mut last = FetchError("it has no endpoints".into());
+        let mut last = FetchError::new("it has no endpoints");
         // Those that serve badly are asked last: others say the same sooner.
         let (out, fine): (Vec<_>, Vec<_>) =
             resolved.endpoints.iter().zip(&route.standings).partition(|(_, standing)| standing.is_out());
         for (address, _) in fine.into_iter().chain(out).take(3) {
             match self.asker.ask(&route.api_service, resolved, address, path, &headers).await {
                 Ok(sent) => return read(sent, self.most).await,
-                Err(unanswered) => last = FetchError(format!("{}: {}", unanswered.reason, unanswered.cause)),
+                Err(Unanswered { reason, cause, unreachable }) => {
+                    last = FetchError { text: format!("{reason}: {cause}"), unreachable };
+                }
             }
         }
         Err(last)
@@ -157,7 +187,7 @@ async fn read(sent: Sent, most: usize) -> Result<Fetched, FetchError> {
     let body: Bytes = Limited::new(body, most)
         .collect()
         .await
-        .map_err(|error| FetchError(format!("its answer broke off: {error}")))?
+        .map_err(|error| FetchError::new(format!("its answer broke off: {error}")))?
         .to_bytes();
     lease.finished();
     Ok(Fetched {

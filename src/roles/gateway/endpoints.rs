@@ -16,6 +16,7 @@ use super::answered::without_body;
 use crate::listen::{Accepted, Acceptor, Answering, Connections, Handler, Limits, Service, accept, serve};
 use crate::message::{Body, Received};
 use crate::observe::health::Health;
+use crate::observe::metrics::HandshakeFailure;
 use crate::process::{Drain, Phase, Problem, Published};
 use crate::roles::threads::thread;
 
@@ -87,8 +88,8 @@ impl Service for Door {
         self.0.clone()
     }
 
-    fn handshake_failed(&self, remote: SocketAddr, error: &io::Error) {
-        tracing::debug!(client = %remote, %error, "TLS handshake failed");
+    fn handshake_failed(&self, remote: SocketAddr, failure: HandshakeFailure, error: &io::Error) {
+        tracing::debug!(client = %remote, reason = failure.as_str(), %error, "TLS handshake failed");
     }
 }
 

@@ -22,6 +22,7 @@ mod expiry;
 mod files;
 mod findings;
 mod guarding;
+mod handshakes;
 mod host;
 mod local;
 mod mistakes;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::handshakes::HandshakeLog;
 use super::reached::Reached;
 use crate::authenticate::Authenticator;
 use crate::authorize::rbac_proxy::{Paths, Rules};
@@ -51,6 +52,8 @@ pub(super) struct Shared {
     /// Whether these can be reached.
     pub(super) reached: Published<Reached>,
     pub(super) metrics: Arc<Metrics>,
+    /// Failed handshakes of clients that the operator is told of.
+    pub(super) handshakes: HandshakeLog,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,
     pub(super) guard: Guard,

@@ -12,6 +12,7 @@ use super::control::Control;
 use super::delegation::{self, Delegation};
 use super::doubts::Doubts;
 use super::endpoints::Endpoints;
+use super::handshakes::HandshakeLog;
 use super::mistakes::Mistakes;
 use super::reached::{self, Reached};
 use super::registering::Registering;
@@ -298,6 +299,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         sidecar,
         reached,
         metrics,
+        handshakes: HandshakeLog::default(),
         health: if config.guard.says_health { health.clone() } else { Vec::new() },
         forwarding: Forwarding {
             error_format: config.forwarding.error_format,

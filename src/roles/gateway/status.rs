@@ -97,7 +97,7 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
         handshake_failures: Default::default(),
         refusals: told.access_log.refusals().into_iter().map(refusal).collect(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
-        document_problems: document_problems(shared),
+        document_problems: document_problems(shared, &told.board),
         registry_warnings: told.doubts.get().lines().into_iter().chain(ways.lacking(&STANDARD_CALLS)).collect(),
         remote_calls: shared.metrics.calls().status().iter().map(remote_call).collect(),
         egress: egress(&ways),
@@ -172,14 +172,18 @@ pub(in crate::roles) fn egress(ways: &Ways) -> Vec<EgressReport> {
     lines.flatten().collect()
 }
 
-fn document_problems(shared: &Shared) -> Vec<String> {
+/// Those of APIServices that are available: of the others the condition says why nothing is to be had.
+fn document_problems(shared: &Shared, board: &Board) -> Vec<String> {
+    let available = |name: &str| name == DELEGATE || board.of(name).is_available();
     let documents = shared.documents.load();
     let sources = documents.sources();
     let discovery = sources.iter().filter(|source| source.asked && !source.problem.is_empty());
+    let discovery = discovery.filter(|source| available(&source.apiservice));
     let discovery = discovery.map(|source| format!("{}: discovery: {}", source.apiservice, source.problem));
     let index = shared.openapi.load();
-    let version3 = index.problems().into_iter().map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
-    let version2 = shared.openapi2.problems().into_iter();
+    let version3 = index.problems().into_iter().filter(|(name, _)| available(name));
+    let version3 = version3.map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
+    let version2 = shared.openapi2.problems().into_iter().filter(|(name, _)| available(name));
     let version2 = version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"));
     discovery.chain(version3).chain(version2).collect()
 }
@@ -270,13 +274,19 @@ fn api_service(shared: &Shared, board: &Board, route: &Arc<Route>) -> ApiService
         since: timestamp(condition.since),
         endpoints: endpoints
             .iter()
-            .map(|endpoint| {
+            .zip(&route.standings)
+            .map(|(endpoint, standing)| {
                 let address = endpoint.to_string();
                 let now = shared.metrics.endpoint(&service.name, &address);
-                let state = if shared.metrics.is_ejected(&service.name, &address) { "ejected" } else { "ready" };
+                let (state, reason) = match standing.dial_failure() {
+                    Some(reason) => ("unreachable", reason),
+                    None if standing.is_out() => ("ejected", ""),
+                    None => ("ready", ""),
+                };
                 EndpointReport {
                     address,
                     state: state.to_owned(),
+                    reason: reason.to_owned(),
                     connections: now.connections,
                     inflight: now.under_way,
                     latency_micros: now.latency.map(|latency| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),

@@ -18,6 +18,7 @@ use crate::forward::{Backend, History, Stamp, Streams};
 use crate::kubeapi::{Status, User};
 use crate::listen::{Accepted, Connections, Incoming, Limits, Service, serve};
 use crate::message::{Blame, Refusal};
+use crate::observe::metrics::HandshakeFailure;
 use crate::observe::{access, metrics};
 use crate::process::{Phase, Published};
 use crate::registry::Called;
@@ -288,8 +289,8 @@ impl Service for Meeting {
         Connection::new(self.0.clone(), accepted)
     }
 
-    fn handshake_failed(&self, remote: SocketAddr, error: &io::Error) {
-        self.0.shared.metrics.tls_handshake_failed();
-        tracing::debug!(client = %remote, %error, "TLS handshake failed");
+    fn handshake_failed(&self, remote: SocketAddr, failure: HandshakeFailure, error: &io::Error) {
+        self.0.shared.metrics.tls_handshake_failed(failure);
+        self.0.shared.handshakes.log(remote, failure, error);
     }
 }

@@ -147,7 +147,7 @@ fn others_can_read(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|data| data.permissions().mode() & 0o004 != 0)
 }
 
-/// `expires in 11 months, on 2027-10-21 12:00 UTC`.
+/// `expires in 11 months, on 2027-10-21T12:00:00Z`.
 pub(super) fn life(facts: &Facts, now: SystemTime) -> String {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (begin, end) = (facts.not_before.as_secs(), facts.not_after.as_secs());

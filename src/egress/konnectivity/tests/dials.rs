@@ -277,3 +277,25 @@ async fn the_connection_goes_with_its_last_handle_and_tunnel() {
     })
     .await;
 }
+
+/// A session whose server refuses our certificate when for us the handshake is over.
+struct Refused;
+
+impl tokio::io::AsyncRead for Refused {
+    fn poll_read(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+        _: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        let alert = rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired);
+        std::task::Poll::Ready(Err(std::io::Error::new(std::io::ErrorKind::InvalidData, alert)))
+    }
+}
+
+#[tokio::test]
+async fn server_that_refuses_our_certificate_is_told_as_that() {
+    let carrier = tokio::io::join(Refused, tokio::io::sink());
+    let error = LocalSet::new().run_until(Client::connect(carrier, "a:1")).await.err().expect("no connection");
+    assert_eq!(error.failure, TunnelFailure::CertificateRefused, "{error}");
+    assert_eq!(error.failure.fault().reason(), "ProxyCredentialsRefused");
+}

@@ -1,0 +1,109 @@
+//! One [`Standing`] per endpoint, shared by every APIService that connects to it in the same way.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::standing::Standing;
+use crate::egress::{Address, Protocol, Way};
+use crate::registry::{ApiService, ClientCertificate, Resolved};
+use crate::tls::Bundle;
+
+/// Entries below which nothing is looked through for endpoints that are gone.
+const FEW: usize = 64;
+
+/// How an endpoint is connected to. Two APIServices with equal settings succeed or fail at the same address together.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ConnectionSettings {
+    server_name: String,
+    plain: Option<Protocol>,
+    way: Way,
+    ca_bundle: Option<Bundle>,
+    insecure_skip_tls_verify: bool,
+    client_certificate: ClientCertificate,
+}
+
+impl ConnectionSettings {
+    /// The settings of connections to the endpoints of `api_service`.
+    pub fn of(api_service: &ApiService, resolved: &Resolved) -> ConnectionSettings {
+        ConnectionSettings {
+            server_name: resolved.server_name.clone(),
+            plain: resolved.plain,
+            way: resolved.way.clone(),
+            ca_bundle: api_service.ca_bundle.clone(),
+            insecure_skip_tls_verify: api_service.insecure_skip_tls_verify,
+            client_certificate: api_service.client_certificate.clone(),
+        }
+    }
+}
+
+/// All endpoints that somebody holds.
+#[derive(Default)]
+pub(super) struct EndpointMap(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    by_address: HashMap<Address, Vec<(Arc<ConnectionSettings>, Weak<Standing>)>>,
+    /// The number of addresses at which those that are gone are removed.
+    sweep_at: usize,
+}
+
+impl EndpointMap {
+    /// The endpoint at `address`, if somebody holds it.
+    pub(super) fn get(&self, address: &Address, settings: &ConnectionSettings) -> Option<Arc<Standing>> {
+        find(self.0.lock().by_address.get(address)?, settings)
+    }
+
+    /// The endpoint at `address`; `fresh` if nobody holds one.
+    pub(super) fn get_or_insert(
+        &self,
+        address: &Address,
+        settings: &Arc<ConnectionSettings>,
+        fresh: impl FnOnce() -> Standing,
+    ) -> Arc<Standing> {
+        let mut entries = self.0.lock();
+        let there = entries.by_address.entry(address.clone()).or_default();
+        if let Some(found) = find(there, settings) {
+            return found;
+        }
+        let made = Arc::new(fresh());
+        there.retain(|(_, standing)| standing.strong_count() > 0);
+        there.push((settings.clone(), Arc::downgrade(&made)));
+        if entries.by_address.len() > entries.sweep_at.max(FEW) {
+            let is_held = |all: &Vec<(_, Weak<Standing>)>| all.iter().any(|(_, one)| one.strong_count() > 0);
+            entries.by_address.retain(|_, all| is_held(all));
+            entries.sweep_at = entries.by_address.len() * 2;
+        }
+        made
+    }
+}
+
+fn find(all: &[(Arc<ConnectionSettings>, Weak<Standing>)], settings: &ConnectionSettings) -> Option<Arc<Standing>> {
+    all.iter().find(|(of, _)| **of == *settings).and_then(|(_, standing)| standing.upgrade())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::egress::Host;
+
+    #[test]
+    fn endpoint_map_shares_by_address_and_settings_and_forgets_what_nobody_holds() {
+        let map = EndpointMap::default();
+        let at = |port| Address::tcp(Host::Name("a".to_owned()), port);
+        let settings =
+            |name: &str| Arc::new(ConnectionSettings { server_name: name.to_owned(), ..ConnectionSettings::default() });
+        let get =
+            |port, name: &str| map.get_or_insert(&at(port), &settings(name), || Standing::new(false, Instant::now()));
+        let one = get(1, "a");
+        assert!(Arc::ptr_eq(&one, &get(1, "a")));
+        assert!(!Arc::ptr_eq(&one, &get(2, "a")) && !Arc::ptr_eq(&one, &get(1, "b")));
+        assert!(map.get(&at(2), &settings("a")).is_none(), "nobody holds it");
+        (3..1000).for_each(|port| drop(get(port, "a")));
+        assert!(map.0.lock().by_address.len() <= 2 * FEW);
+        assert!(map.get(&at(1), &settings("a")).is_some());
+    }
+}

@@ -1,0 +1,78 @@
+//! Why a peer's certificate is refused, in words that name both sides: what was presented, and what is trusted.
+
+use rustls::pki_types::CertificateDer;
+
+use super::bundle::Bundle;
+use super::certificate::{Facts, date};
+use super::judge::Role;
+
+impl Bundle {
+    /// A refusal in words, for the log. It holds no time but that of the certificate, so that it is the same each time.
+    pub(super) fn explain(&self, role: Role, leaf: &CertificateDer<'_>, error: &webpki::Error) -> String {
+        let kind = match role {
+            Role::Client => "client certificate",
+            Role::Server => "server certificate",
+        };
+        let facts = match Facts::of(leaf) {
+            Ok(facts) => facts,
+            Err(why) => return format!("the {kind} cannot be read: {why}"),
+        };
+        let why = self.why(role, leaf, &facts, error);
+        let Facts { subject, serial, issuer, .. } = &facts;
+        format!(
+            "{kind} \"{subject}\" (serial {serial}, issued by \"{issuer}\") is not trusted by {}: {why}",
+            self.0.origin
+        )
+    }
+
+    fn why(&self, role: Role, leaf: &CertificateDer<'_>, facts: &Facts, error: &webpki::Error) -> String {
+        match error {
+            webpki::Error::UnknownIssuer if self.0.certificates.iter().any(|it| it == leaf) => {
+                "it stands in the bundle itself; Go accepts that, we accept only what an authority of the bundle signed"
+                    .to_owned()
+            }
+            webpki::Error::UnknownIssuer => format!("no authority of the bundle signed it ({})", self.names()),
+            webpki::Error::CertExpired { not_after, .. } if *not_after == facts.not_after => {
+                format!("it expired on {}", date(*not_after))
+            }
+            webpki::Error::CertExpired { not_after, .. } => {
+                format!("an authority above it expired on {}", date(*not_after))
+            }
+            webpki::Error::CertNotValidYet { not_before, .. } => {
+                format!("it, or an authority above it, is not valid before {}; is a clock wrong?", date(*not_before))
+            }
+            webpki::Error::RequiredEkuNotFoundContext(_) => {
+                let wanted = match role {
+                    Role::Client => "client authentication",
+                    Role::Server => "server authentication",
+                };
+                let usages = if facts.usages.is_empty() { "nothing".to_owned() } else { facts.usages.join(", ") };
+                format!("it, or an authority above it, is not for {wanted}; it is for {usages}")
+            }
+            webpki::Error::CertNotValidForName(_) if facts.names.is_empty() => {
+                "it has no subject alternative name, and its common name does not count".to_owned()
+            }
+            webpki::Error::CertNotValidForName(name) => {
+                format!("it is for {}, not for {}", facts.names.join(", "), name.expected.to_str())
+            }
+            webpki::Error::CaUsedAsEndEntity => {
+                "it is an authority's own certificate; Go accepts that if the bundle holds it, we do not".to_owned()
+            }
+            webpki::Error::UnsupportedCertVersion => {
+                "it is an X.509 version 1 certificate, which carries no usage; make one of version 3".to_owned()
+            }
+            webpki::Error::UnsupportedCriticalExtension => "it has a critical extension that is not known".to_owned(),
+            webpki::Error::InvalidSignatureForPublicKey => {
+                format!("its signature is not that of the authority it names, \"{}\"", facts.issuer)
+            }
+            webpki::Error::UnsupportedSignatureAlgorithmContext(_)
+            | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
+                "it, or an authority above it, is signed in a way that is no longer trusted (SHA-1, a short RSA key)"
+                    .to_owned()
+            }
+            webpki::Error::NameConstraintViolation => "an authority above it may not sign for this name".to_owned(),
+            webpki::Error::PathLenConstraintViolated => "there are too many authorities above it".to_owned(),
+            other => format!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What the operator reads of backends whose TLS fails: once, with both sides' names, and dates instead of numbers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use narthex::tls::Request as CertificateRequest;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::backend::{Backend, Settings, json};
+use crate::client::{admin, get};
+use crate::world::{Gateway, Pair, World, eventually, narthex};
+
+const NAME: &str = "v1.things.example.com";
+const LONG_AGO: Duration = Duration::from_secs(10 * 86_400);
+
+/// Passes connections on to `address`, and counts them.
+async fn counting(address: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(address).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            });
+        }
+    });
+    (at, count)
+}
+
+/// A serving certificate for the things, of one day, signed so long ago.
+fn serving(authority: &narthex::tls::Authority, ago: Duration) -> Pair {
+    let mut request = CertificateRequest::serving(&["things-v1.things.svc".to_owned()]);
+    request.days = 1;
+    Pair::of(&authority.issue(&request, SystemTime::now() - ago).unwrap())
+}
+
+async fn backend(world: &World, pair: Pair) -> Backend {
+    Backend::start(world, Settings { pair: Some(pair), ..Settings::default() }, async |_| json(200, "{}")).await
+}
+
+/// The row of the APIService, once it is unavailable.
+async fn unavailable(gateway: &Gateway) -> Value {
+    eventually("the APIService to be unavailable", async || {
+        let report = admin(gateway, get("/status.json", &[])).await.json();
+        let one = report["apiservices"].as_array().unwrap().iter().find(|one| one["name"] == NAME).cloned()?;
+        (one["available"] == false).then_some(one)
+    })
+    .await
+}
+
+fn status(gateway: &Gateway) -> String {
+    let arguments = ["status".to_owned(), format!("--admin-address={}", gateway.admin), "-owide".to_owned()];
+    String::from_utf8(narthex(&arguments).stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backend_certificate_expired_is_logged_once_and_shown_once() {
+    let world = World::new();
+    let backend = backend(&world, serving(&world.backend, LONG_AGO)).await;
+    let (address, probes) = counting(backend.address).await;
+    let annotations = "  annotations: {narthex.dev/probe-interval: 100ms}\n";
+    world.registry("things.yaml", &world.manifests("things.example.com", "v1", &[address], annotations));
+    let gateway = world.gateway(&[]);
+    let row = unavailable(&gateway).await;
+    let message = row["message"].as_str().unwrap();
+    assert!(message.contains("CertificateExpired") && message.contains("it expired on 20"), "{message}");
+    let date = message.split("expired on ").nth(1).unwrap().split([' ', ')']).next().unwrap();
+    assert!(date.ends_with('Z') && date.contains('T') && !message.contains("UNIX"), "{message}");
+    // Of a certificate with an end in its text, each probe would say something else.
+    let before = probes.load(Ordering::SeqCst);
+    eventually("more probes", async || (probes.load(Ordering::SeqCst) > before + 10).then_some(())).await;
+    let told: Vec<String> = gateway.log().into_iter().filter(|line| line.contains("expired on")).collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    let shown = status(&gateway);
+    assert_eq!(shown.matches("expired on").count(), 1, "{shown}");
+    let endpoint = &row["endpoints"][0];
+    assert_eq!((&endpoint["state"], &endpoint["reason"]), (&"unreachable".into(), &"CertificateExpired".into()));
+    assert!(shown.contains("unreachable (CertificateExpired)") && shown.contains("0/1"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backend_certificate_of_another_issuer_names_issuer_and_trusted() {
+    let world = World::new();
+    let backend = backend(&world, serving(&world.client, Duration::ZERO)).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let gateway = world.gateway(&[]);
+    let message = unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
+    let (presented, trusted) = message.split_once("is not trusted by").unwrap();
+    assert!(presented.contains("issued by \"CN=client-ca"), "{message}");
+    assert!(trusted.contains("\"CN=backend-ca") && trusted.contains("caBundle"), "{message}");
+}
+
+/// Answers everything 401, and asks for no certificate.
+async fn unauthorized(world: &World) -> SocketAddr {
+    let (chain, key) = &*world.backend_pair(&["things-v1.things.svc"]).0;
+    let config = rustls::ServerConfig::builder_with_provider(narthex::tls::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain.clone(), key.clone_key())
+        .unwrap();
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let tls = tls.clone();
+            tokio::spawn(async move {
+                let Ok(mut stream) = tls.accept(socket).await else { return };
+                let mut some = [0; 4096];
+                while let Ok(1..) = stream.read(&mut some).await {
+                    let _ = stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n").await;
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn front_proxy_certificate_expired_is_named_when_a_backend_refuses_it() {
+    let world = World::new();
+    let mut request = CertificateRequest::client("narthex-front-proxy", &[]);
+    request.days = 1;
+    world.keep("front-proxy", &world.request_header.issue(&request, SystemTime::now() - LONG_AGO).unwrap());
+    // One that judges it in the handshake, and one that answers.
+    let judges = backend(&world, world.backend_pair(&["things-v1.things.svc"])).await;
+    for address in [judges.address, unauthorized(&world).await] {
+        world.registry("things.yaml", &world.manifests("things.example.com", "v1", &[address], ""));
+        let gateway = world.gateway(&[]);
+        let message = unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
+        let ours = "our front-proxy certificate \"CN=narthex-front-proxy\": it expired on 20";
+        assert!(message.contains(ours), "{message}");
+    }
+}
