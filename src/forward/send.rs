@@ -99,6 +99,7 @@ pub async fn send(
         );
         return Box::pin(upgrade).await;
     }
+    let is_head = request.method() == Method::HEAD;
     let Prepared { request, copy, source, safe, again } =
         match prepare(request, path_and_query, backend, &origin, (identity_headers, rules), || record.receipt()) {
             Ok(prepared) => prepared,
@@ -143,7 +144,8 @@ pub async fn send(
     if timeout.is_none() {
         lease.lasts();
     }
-    if matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) && !from.is_end_stream() {
+    let has_no_body = is_head || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if has_no_body && !from.is_end_stream() {
         let backend = backend.clone();
         from = from.without_body(move || backend.sent_forbidden_body(index));
     }

@@ -75,6 +75,8 @@ impl Received {
                     match from.data().await {
                         Some(Ok(data)) if data.is_empty() => {}
                         Some(Ok(_)) => return on_data(),
+                        // As h2 says of data behind the answer to a HEAD.
+                        Some(Err(error)) if error.is_library() && error.is_reset() => return on_data(),
                         Some(Err(_)) | None => return,
                     }
                 }

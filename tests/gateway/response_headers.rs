@@ -134,8 +134,13 @@ async fn body_behind_status_without_body_dropped() {
             }
         }
     }
-    eventually("four resets", async || (resets.load(Ordering::SeqCst) == 4).then_some(())).await;
-    assert_eq!(sample(&scene.gateway, COUNTED).await, Some(4.0));
+    for client in scene.both().await {
+        let said = client.ask(request(Method::HEAD, &format!("{THINGS}?200,hello"), &[], "")).await;
+        assert_eq!((said.status.as_u16(), said.text().as_str(), said.whole), (200, "", true));
+        assert_eq!(said.headers["content-length"], "5");
+    }
+    eventually("six resets", async || (resets.load(Ordering::SeqCst) == 6).then_some(())).await;
+    eventually("six counted", async || (sample(&scene.gateway, COUNTED).await == Some(6.0)).then_some(())).await;
 }
 
 /// Without this a client chooses by a header that no limit is for it.
