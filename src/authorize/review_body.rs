@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kubeapi::Status;
+use crate::kubeapi::{Status, YamlError, read_bounded_yaml};
 
 /// What a body is to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,17 +79,39 @@ const ACCESS: &[Field] = &[(
 const TOKEN: &[Field] = &[(2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
 
 impl ReviewBody {
+    /// Most bytes of a body.
+    pub fn max_bytes(self) -> usize {
+        match self {
+            // Whoever is known may ask about themselves: one of them is a few hundred bytes.
+            ReviewBody::SelfSubject | ReviewBody::SelfSubjectAccess | ReviewBody::SelfSubjectRules => 32 << 10,
+            // With thousands of groups, or a large token.
+            ReviewBody::SubjectAccess | ReviewBody::Token => 256 << 10,
+        }
+    }
+
+    /// Whether [`ReviewBody::read`] of so many bytes may take longer than about a millisecond.
+    pub fn is_slow(content_type: &str, bytes: usize) -> bool {
+        bytes > if media_type(content_type) == "application/yaml" { 1 << 10 } else { 64 << 10 }
+    }
+
     /// The body as JSON; `content_type` is what its sender says it is.
     ///
     /// # Errors
     /// 415 for what nobody here reads, 400 for what is not what it is said to be.
     pub fn read(self, content_type: &str, body: &[u8]) -> Result<Vec<u8>, Status> {
-        let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match &*kind {
+        match &*media_type(content_type) {
             "" | "application/json" => Ok(body.to_vec()),
-            "application/yaml" => serde_saphyr::from_slice::<Value>(body)
-                .map(|value| value.to_string().into())
-                .map_err(|_| Status::bad_request("the body is no YAML")),
+            "application/yaml" => {
+                let not_yaml = || Status::bad_request("the body is no YAML");
+                let text = std::str::from_utf8(body).map_err(|_| not_yaml())?;
+                read_bounded_yaml(text).map(|value| value.to_string().into()).map_err(|error| match error {
+                    YamlError::Invalid(_) => not_yaml(),
+                    YamlError::TooExpensive(why) => Status::bad_request(format!(
+                        "the YAML of the body is refused, for it would expand to much more than was sent: {why}; send \
+                         JSON, or YAML without merge keys and with few aliases"
+                    )),
+                })
+            }
             "application/vnd.kubernetes.protobuf" => self
                 .decoded(body)
                 .map(|value| value.to_string().into())
@@ -127,6 +149,10 @@ impl ReviewBody {
         }
         Some(Value::Object(object))
     }
+}
+
+fn media_type(content_type: &str) -> String {
+    content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
 fn message(mut bytes: &[u8], fields: &[Field]) -> Option<Map<String, Value>> {
@@ -278,6 +304,17 @@ mod tests {
         }
         assert_eq!(ReviewBody::SelfSubjectRules.read("text/plain", b"x").unwrap_err().code, 415);
         assert_eq!(ReviewBody::SelfSubjectRules.read("application/yaml; charset=utf-8", b"[").unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn review_body_in_yaml_with_merge_keys_is_refused() {
+        let refused = ReviewBody::SelfSubjectRules
+            .read("application/yaml", b"a: &a {namespace: x}\nspec: {<<: *a}\n")
+            .unwrap_err();
+        assert_eq!(refused.code, 400);
+        assert!(refused.message.contains("merge keys"), "{}", refused.message);
+        let read = ReviewBody::SelfSubjectRules.read("application/yaml", b"a: &a {namespace: x}\nspec: *a\n").unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&read).unwrap()["spec"], json!({"namespace": "x"}));
     }
 
     #[test]

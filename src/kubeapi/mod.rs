@@ -1,5 +1,6 @@
 //! Kubernetes words on the wire. Values in, values out: nothing here does I/O.
 
+mod bounded_yaml;
 /// Durations as Go writes them, and the `timeout` of a request.
 pub mod duration;
 /// `Status` as bytes: JSON, YAML, CBOR, protobuf.
@@ -23,6 +24,7 @@ mod watch_event;
 mod watch_options;
 pub(crate) mod wire;
 
+pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{Encoding, encode};
 pub use field_selector::{FieldSelector, FieldTerm, SelectorError};
 pub use label_selector::{

@@ -21,7 +21,7 @@ use crate::world::{Gateway, PATIENCE, World, eventually, narthex};
 const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
 
 /// The whole of every request that is none of health, discovery and the like.
-const EVERYTHING: &str = "rules:\n- {level: RequestResponse, resources: [{group: '*'}]}\n";
+pub(crate) const EVERYTHING: &str = "rules:\n- {level: RequestResponse, resources: [{group: '*'}]}\n";
 
 /// Writes `policy.yaml`.
 fn policy(world: &World, text: &str) {
@@ -47,7 +47,7 @@ fn start(world: &World, flags: &[String]) -> Gateway {
 }
 
 /// A stage whose gateway writes `audit/audit.log` by `text`.
-fn scene(world: World, backend: &Backend, text: &str, more: &[&str]) -> Scene {
+pub(crate) fn scene(world: World, backend: &Backend, text: &str, more: &[&str]) -> Scene {
     policy(&world, text);
     let flags = to_log(&world);
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
@@ -61,7 +61,7 @@ fn events(world: &World) -> Vec<Value> {
 }
 
 /// The events of the request whose URI ends with `end`, once there are so many.
-async fn of(world: &World, end: &str, count: usize) -> Vec<Value> {
+pub(crate) async fn of(world: &World, end: &str, count: usize) -> Vec<Value> {
     eventually(&format!("{count} events of {end}"), async || {
         let ends = |event: &Value| event["requestURI"].as_str().unwrap().ends_with(end);
         let found: Vec<Value> = events(world).into_iter().filter(ends).collect();

@@ -77,6 +77,7 @@ mod remote_calls;
 mod request_headers;
 mod response_headers;
 mod retry_after;
+mod resource_bounds;
 mod reviewer;
 mod scene;
 mod served;

@@ -114,7 +114,7 @@ impl Audited {
     /// A copy of the request's body, to be filled as it passes; none when it is not written.
     pub(in crate::observe) fn request(&self, headers: &HeaderMap) -> Option<Result<Copy, Passed>> {
         let wanted = self.resource && self.verdict.level >= Level::Request;
-        wanted.then(|| Copy::begin(headers, &self.auditor.held))
+        wanted.then(|| Copy::of_request(headers, self.user(), &self.auditor.held))
     }
 
     /// We answer with a failure.
@@ -130,7 +130,7 @@ impl Audited {
         let failure = code >= 400 && length.is_none_or(|length| length <= LONGEST_STATUS);
         let object = self.resource && !self.long_running && self.verdict.level == Level::RequestResponse;
         if object || failure {
-            self.response = Some(Copy::begin(headers, &self.auditor.held));
+            self.response = Some(Copy::of_response(headers, self.user(), &self.auditor.held));
         }
     }
 
@@ -167,6 +167,10 @@ impl Audited {
         event.request = request;
         event.response = self.response.take().and_then(|copy| copy.map_or_else(Some, Copy::end));
         self.auditor.emit(event);
+    }
+
+    fn user(&self) -> &str {
+        self.facts.user.as_deref().map_or("", |user| &user.name)
     }
 
     fn outcome(&self, code: u16) -> Outcome {

@@ -1,28 +1,48 @@
 //! Objects as they pass: a bounded copy of a body on the request's thread, a JSON object out of it on the sink's.
 
+use std::collections::HashMap;
 use std::io::Read;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use parking_lot::Mutex;
 use serde_json::Value;
+
+use crate::kubeapi::{YamlError, read_bounded_yaml};
 
 /// The largest object that is written; of a larger one the event says that it is not there.
 pub(super) const LARGEST: usize = 1 << 20;
+/// The largest YAML that is read. JSON that is called YAML, as of `kubectl apply --server-side`, is read as JSON.
+const LARGEST_YAML: usize = 64 << 10;
+/// Cost of reading YAML, as a multiple of that of JSON of the same length.
+const YAML_COST: usize = 16;
+/// How many times its length a compressed response may be when it is unpacked.
+const MAX_EXPANSION: usize = 32;
 /// The most bytes of bodies that are kept at once for requests that still run.
 const MOST_HELD: usize = 64 << 20;
 
-/// What all copies that are being made take together.
+/// What all copies that are being made take together, and those of each user.
 #[derive(Default)]
-pub(super) struct Held(AtomicUsize);
+pub(super) struct Held {
+    bytes: AtomicUsize,
+    users: Mutex<HashMap<Box<str>, Weak<UserHeld>>>,
+}
+
+/// What the copies of one user's requests take together.
+struct UserHeld {
+    user: Box<str>,
+    bytes: AtomicUsize,
+    held: Arc<Held>,
+}
 
 /// A copy of a body that passes by.
 pub(in crate::observe) struct Copy {
     form: Form,
     bytes: Vec<u8>,
     too_long: bool,
-    held: Arc<Held>,
+    held: Arc<UserHeld>,
 }
 
 /// A body that has passed.
@@ -46,6 +66,8 @@ pub(in crate::observe) struct Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     TooLong,
+    /// It would expand to much more than was sent.
+    TooExpensive,
     NoJson,
     Encoding(Box<str>),
 }
@@ -78,11 +100,61 @@ fn short(media: &str) -> Box<str> {
     media.chars().filter(|letter| letter.is_ascii_graphic()).take(80).collect::<String>().into()
 }
 
+impl Held {
+    /// What the copies of `user` take.
+    fn of(self: &Arc<Held>, user: &str) -> Arc<UserHeld> {
+        let mut users = self.users.lock();
+        if let Some(known) = users.get(user).and_then(Weak::upgrade) {
+            return known;
+        }
+        let made = Arc::new(UserHeld { user: user.into(), bytes: AtomicUsize::new(0), held: self.clone() });
+        users.insert(user.into(), Arc::downgrade(&made));
+        made
+    }
+}
+
+impl UserHeld {
+    /// Takes room for `more` bytes; false when there is none. One user gets at most as much as is left for all others.
+    fn take(&self, more: usize) -> bool {
+        let all = self.held.bytes.fetch_add(more, Relaxed) + more;
+        let own = self.bytes.fetch_add(more, Relaxed) + more;
+        let fits = all <= MOST_HELD && own <= MOST_HELD - all + more;
+        if !fits {
+            self.give_back(more);
+        }
+        fits
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.held.bytes.fetch_sub(bytes, Relaxed);
+        self.bytes.fetch_sub(bytes, Relaxed);
+    }
+}
+
+impl Drop for UserHeld {
+    fn drop(&mut self) {
+        let mut users = self.held.users.lock();
+        // Another of the same name may have come meanwhile.
+        if users.get(&self.user).is_some_and(|known| known.strong_count() == 0) {
+            users.remove(&self.user);
+        }
+    }
+}
+
 impl Copy {
-    /// Begins a copy of the body behind `headers`.
-    pub(super) fn begin(headers: &HeaderMap, held: &Arc<Held>) -> Result<Copy, Passed> {
+    /// Begins a copy of the body of a request of `user` behind `headers`.
+    ///
+    /// Never unpacked: API servers look at no `Content-Encoding` of a request (`limitedReadBody` in
+    /// `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`), so what compressed bytes hold never becomes an object.
+    pub(super) fn of_request(headers: &HeaderMap, user: &str, held: &Arc<Held>) -> Result<Copy, Passed> {
+        let form = Form { gzip: false, ..Form::of(headers).map_err(Passed::Unreadable)? };
+        Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
+    }
+
+    /// Begins a copy of the body of a response to `user` behind `headers`.
+    pub(super) fn of_response(headers: &HeaderMap, user: &str, held: &Arc<Held>) -> Result<Copy, Passed> {
         let form = Form::of(headers).map_err(Passed::Unreadable)?;
-        Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.clone() })
+        Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
     }
 
     /// Some more of it passes.
@@ -90,9 +162,8 @@ impl Copy {
         if self.too_long {
             return;
         }
-        let before = self.held.0.fetch_add(data.len(), Relaxed);
-        if self.bytes.len() + data.len() > LARGEST || before + data.len() > MOST_HELD {
-            self.held.0.fetch_sub(data.len() + self.bytes.len(), Relaxed);
+        if self.bytes.len() + data.len() > LARGEST || !self.held.take(data.len()) {
+            self.held.give_back(self.bytes.len());
             self.bytes = Vec::new();
             self.too_long = true;
             return;
@@ -106,21 +177,25 @@ impl Copy {
             return Some(Passed::TooLong);
         }
         let bytes = std::mem::take(&mut self.bytes);
-        self.held.0.fetch_sub(bytes.len(), Relaxed);
+        self.held.give_back(bytes.len());
         (!bytes.is_empty()).then_some(Passed::Bytes(self.form, bytes))
     }
 }
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        self.held.0.fetch_sub(self.bytes.len(), Relaxed);
+        self.held.give_back(self.bytes.len());
     }
 }
 
 impl Passed {
-    /// Memory it takes.
+    /// What it costs to write it, in bytes of JSON; at least the memory it takes.
     pub(super) fn weight(&self) -> usize {
         match self {
+            Passed::Bytes(form, bytes) if form.is_packed(bytes) => form.most_unpacked(bytes).max(bytes.len()),
+            Passed::Bytes(Form { yaml: true, .. }, bytes) if !is_object(bytes) => {
+                bytes.len().max(bytes.len().min(LARGEST_YAML) * YAML_COST)
+            }
             Passed::Bytes(_, bytes) => bytes.len(),
             Passed::TooLong | Passed::Unreadable(_) => 0,
         }
@@ -149,28 +224,50 @@ impl Passed {
 }
 
 impl Form {
-    /// API servers look at no `Content-Encoding` of a request: what a header calls compressed and is plain is read as
-    /// it is, or a client would choose what is seen of its object.
+    /// Whether `bytes` are compressed. What a header calls compressed and is plain is read as it is.
+    fn is_packed(self, bytes: &[u8]) -> bool {
+        self.gzip && bytes.starts_with(GZIP)
+    }
+
+    /// The most bytes that `bytes` are unpacked to.
+    fn most_unpacked(self, bytes: &[u8]) -> usize {
+        bytes.len().saturating_mul(MAX_EXPANSION).min(LARGEST)
+    }
+
     fn read(self, bytes: &[u8]) -> Result<Value, Lack> {
         let mut inflated = Vec::new();
-        let bytes = if self.gzip && bytes.starts_with(GZIP) {
-            // A little gzip holds a lot.
-            let most = LARGEST as u64 + 1;
-            flate2::read::GzDecoder::new(bytes).take(most).read_to_end(&mut inflated).map_err(|_| Lack::NoJson)?;
-            if inflated.len() > LARGEST {
-                return Err(Lack::TooLong);
+        let bytes = if self.is_packed(bytes) {
+            let most = self.most_unpacked(bytes);
+            let mut unpacking = flate2::read::GzDecoder::new(bytes).take(most as u64 + 1);
+            unpacking.read_to_end(&mut inflated).map_err(|_| Lack::NoJson)?;
+            if inflated.len() > most {
+                return Err(if most == LARGEST { Lack::TooLong } else { Lack::TooExpensive });
             }
             &inflated
         } else {
             bytes
         };
-        if !self.yaml {
+        if !self.yaml || is_object(bytes) {
             // API servers take odd bytes in their stride.
-            return serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| Lack::NoJson);
+            let read = serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| Lack::NoJson);
+            if !self.yaml || read.is_ok() {
+                return read;
+            }
+        }
+        if bytes.len() > LARGEST_YAML {
+            return Err(Lack::TooLong);
         }
         let text = std::str::from_utf8(bytes).map_err(|_| Lack::NoJson)?;
-        serde_saphyr::from_str(text).map_err(|_| Lack::NoJson)
+        read_bounded_yaml(text).map_err(|error| match error {
+            YamlError::TooExpensive(_) => Lack::TooExpensive,
+            YamlError::Invalid(_) => Lack::NoJson,
+        })
     }
+}
+
+/// Whether `bytes` begin as an object of JSON does.
+fn is_object(bytes: &[u8]) -> bool {
+    bytes.trim_ascii_start().first() == Some(&b'{')
 }
 
 /// Of an object, of the items of a list, of the rows of a Table (`copyWithoutManagedFields` in
@@ -210,17 +307,27 @@ mod tests {
         headers
     }
 
-    fn passes(media: &str, encoding: &str, pieces: &[&[u8]]) -> Option<Result<Value, Lack>> {
-        let held = Arc::default();
-        let passed = match Copy::begin(&headers(media, encoding), &held) {
+    fn passed(copy: Result<Copy, Passed>, pieces: &[&[u8]]) -> Option<Passed> {
+        match copy {
             Ok(mut copy) => {
                 pieces.iter().for_each(|piece| copy.more(piece));
                 copy.end()
             }
             Err(passed) => Some(passed),
-        };
-        assert_eq!(held.0.load(Relaxed), 0);
-        passed.map(|passed| passed.object(false))
+        }
+    }
+
+    /// What is read of a response, and of a request unless that differs on purpose.
+    fn passes(media: &str, encoding: &str, pieces: &[&[u8]]) -> Option<Result<Value, Lack>> {
+        let held = Arc::default();
+        let headers = headers(media, encoding);
+        let read = passed(Copy::of_response(&headers, "jane", &held), pieces).map(|passed| passed.object(false));
+        if !pieces.iter().any(|piece| piece.starts_with(GZIP)) {
+            let request = passed(Copy::of_request(&headers, "jane", &held), pieces);
+            assert_eq!(request.map(|passed| passed.object(false)), read);
+        }
+        assert_eq!((held.bytes.load(Relaxed), held.users.lock().len()), (0, 0));
+        read
     }
 
     fn gzip(text: &[u8]) -> Vec<u8> {
@@ -258,24 +365,64 @@ mod tests {
         assert_eq!(passes("application/json", "", &[b"{\"a\":\"\xff\"}"]), Some(Ok(json!({"a": "\u{fffd}"}))));
         let large = [b"\"", &b"x".repeat(LARGEST)[..]];
         assert_eq!(passes("application/json", "", &large), Some(Err(Lack::TooLong)));
-        let bomb = gzip(&b" ".repeat(LARGEST + 1));
-        assert_eq!(passes("application/json", "gzip", &[&bomb]), Some(Err(Lack::TooLong)));
+        let yaml = [b"a: ", &b"x".repeat(LARGEST_YAML)[..]];
+        assert_eq!(passes("application/yaml", "", &yaml), Some(Err(Lack::TooLong)));
+        assert!(passes("application/apply-patch+yaml", "", &[b"{\"a\":\"", yaml[1], b"\"}"]).unwrap().is_ok());
+    }
+
+    #[test]
+    fn audit_body_of_a_compressed_response_expands_to_a_multiple_of_its_length_only() {
+        let bomb = gzip(&b" ".repeat(LARGEST));
+        assert!(bomb.len() < 8 << 10);
+        assert_eq!(passes("application/json", "gzip", &[&bomb]), Some(Err(Lack::TooExpensive)));
+        let mut noise = fastrand::Rng::with_seed(1);
+        let dense: String = std::iter::repeat_with(|| noise.alphanumeric()).take(LARGEST).collect();
+        let dense = gzip(format!("\"{dense}\"").as_bytes());
+        assert_eq!(passes("application/json", "gzip", &[&dense]), Some(Err(Lack::TooLong)));
+        // The queue counts what it may expand to.
+        let held = Arc::default();
+        let weight = passed(Copy::of_response(&headers("", "gzip"), "", &held), &[&bomb]).unwrap().weight();
+        assert_eq!(weight, bomb.len() * MAX_EXPANSION);
+    }
+
+    #[test]
+    fn audit_body_of_a_compressed_request_is_not_unpacked() {
+        let held = Arc::default();
+        let small = gzip(b"{}");
+        let request = passed(Copy::of_request(&headers("", "gzip"), "", &held), &[&small]).unwrap();
+        assert_eq!((request.weight(), request.object(false)), (small.len(), Err(Lack::NoJson)));
+    }
+
+    #[test]
+    fn audit_body_in_yaml_that_expands_is_left_out() {
+        let merged = b"a: &a {b: c}\nd: {<<: *a}\n";
+        assert_eq!(passes("application/yaml", "", &[merged]), Some(Err(Lack::TooExpensive)));
+        let lines: String = (1..9).map(|n| format!("a{n}: &a{n} [*a{m},*a{m},*a{m},*a{m}]\n", m = n - 1)).collect();
+        let nested = format!("a0: &a0 x\n{lines}");
+        assert_eq!(passes("application/apply-patch+yaml", "", &[nested.as_bytes()]), Some(Err(Lack::TooExpensive)));
     }
 
     #[test]
     fn many_bodies_at_once_are_bounded_together() {
         let held: Arc<Held> = Arc::default();
         let piece = vec![b'x'; LARGEST];
-        let mut copies = Vec::new();
-        for _ in 0..MOST_HELD / LARGEST + 1 {
-            let mut copy = Copy::begin(&HeaderMap::new(), &held).ok().unwrap();
-            copy.more(&piece);
-            copies.push(copy);
-        }
-        assert_eq!(held.0.load(Relaxed), MOST_HELD);
-        assert!(matches!(copies.pop().unwrap().end(), Some(Passed::TooLong)));
-        drop(copies);
-        assert_eq!(held.0.load(Relaxed), 0);
+        let copies = |user: &str, count: usize| -> Vec<Copy> {
+            let copy = |_| {
+                let mut copy = Copy::of_request(&HeaderMap::new(), user, &held).ok().unwrap();
+                copy.more(&piece);
+                copy
+            };
+            (0..count).map(copy).collect()
+        };
+        let kept = |copies: &[Copy]| copies.iter().filter(|copy| !copy.too_long).count();
+        // Half is left to others, and half of that to others still.
+        let (first, second) = (copies("mallory", 100), copies("jane", 100));
+        assert_eq!([kept(&first), kept(&second)], [32, 16]);
+        drop(first);
+        assert_eq!(kept(&copies("bob", 100)), 24);
+        assert_eq!(held.bytes.load(Relaxed), 16 * LARGEST);
+        drop(second);
+        assert_eq!((held.bytes.load(Relaxed), held.users.lock().len()), (0, 0));
     }
 
     #[test]

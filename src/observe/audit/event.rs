@@ -165,7 +165,12 @@ struct ResponseStatus {
 struct Empty {}
 
 impl Event {
-    /// About how much memory it takes.
+    /// The name of the user whose request it is; empty when nobody is known.
+    pub(super) fn user(&self) -> &str {
+        self.facts.user.as_deref().map_or("", |user| &user.name)
+    }
+
+    /// About how much memory it takes, here and when it is written.
     pub(super) fn weight(&self) -> usize {
         let facts = &self.facts;
         let agent = facts.agent.as_ref().map_or(0, HeaderValue::len);
@@ -186,6 +191,11 @@ impl Event {
                 Err(Lack::TooLong) => {
                     // As upstream's truncating backend marks an event whose objects it left out.
                     annotations.insert("audit.k8s.io/truncated", "true".to_owned());
+                    None
+                }
+                Err(Lack::TooExpensive) => {
+                    annotations.insert("audit.k8s.io/truncated", "true".to_owned());
+                    annotations.insert(key, "left out: it would expand to much more than was sent".to_owned());
                     None
                 }
                 Err(Lack::NoJson) => {
@@ -300,6 +310,15 @@ impl Event {
             annotations.extend(value.map(|value| (key, value.to_owned())));
         }
         annotations
+    }
+
+    /// One of `user` for `uri`, with a body of so many bytes.
+    #[cfg(test)]
+    pub(super) fn of(user: &str, uri: &'static str, bytes: usize) -> Arc<Event> {
+        let user = Some(Arc::new(User { name: user.to_owned(), ..User::default() }));
+        let request = (bytes > 0).then(|| Passed::json(vec![b' '; bytes]));
+        let facts = Arc::new(Facts { user, ..Facts::for_test(uri) });
+        Arc::new(Event { facts, request, ..Arc::into_inner(Event::for_test()).unwrap() })
     }
 
     #[cfg(test)]

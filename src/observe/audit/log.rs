@@ -226,9 +226,9 @@ mod tests {
     fn a_log_that_is_stuck_costs_events_and_the_rest_is_written_at_the_end() {
         let World { writer, told, go, written, .. } = World::new(false);
         let event = Event::for_test();
-        assert!(writer.queue.push(&event));
+        assert_eq!(writer.queue.push(&event), 0);
         told.recv().unwrap();
-        let taken = (1..MOST_EVENTS + 5).filter(|_| writer.queue.push(&event)).count();
+        let taken = (1..MOST_EVENTS + 5).filter(|_| writer.queue.push(&event) == 0).count();
         assert_eq!((taken, writer.queue.dropped()), (MOST_EVENTS - 1, 5));
         drop(go);
         writer.end(Instant::now() + Duration::from_secs(60));
@@ -245,7 +245,7 @@ mod tests {
         metrics.audit().judged(Level::Metadata);
         let event = Event::for_test();
         for _ in 0..3 {
-            assert!(writer.queue.push(&event));
+            assert_eq!(writer.queue.push(&event), 0);
         }
         drop(go);
         writer.end(Instant::now() + Duration::from_secs(60));

@@ -116,8 +116,9 @@ impl Auditor {
         self.metrics.audit().event();
         let event = Arc::new(event);
         for sink in &self.sinks {
-            if !sink.queue.push(&event) {
-                self.metrics.audit().lost(AuditLoss::Buffered, 1);
+            let lost = sink.queue.push(&event);
+            if lost > 0 {
+                self.metrics.audit().lost(AuditLoss::Buffered, lost);
             }
         }
     }

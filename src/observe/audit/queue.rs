@@ -1,12 +1,18 @@
 //! Where events wait for a sink: bounded in number and bytes, so that a sink that is stuck costs events, never time.
+//!
+//! Each user has a share. When the queue is full, whoever holds more than a fair share loses events, newest first, and
+//! not the others; and events leave in turns of about the same cost for each user (deficit round robin).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
 use super::event::Event;
+
+/// Cost of the events that leave in one user's turn, in bytes.
+const TURN: i64 = 64 << 10;
 
 /// The events of one sink. Those that were taken count until they are [`Queue::done`].
 pub(super) struct Queue {
@@ -21,9 +27,26 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct Held {
-    waiting: VecDeque<Arc<Event>>,
+    users: HashMap<Arc<str>, UserShare>,
+    /// Users with events that wait, in the order of their turns.
+    turns: VecDeque<Arc<str>>,
+    waiting: usize,
     events: usize,
     bytes: usize,
+    /// The number of the next event.
+    next: u64,
+}
+
+/// What one user holds of the queue.
+#[derive(Default)]
+struct UserShare {
+    waiting: VecDeque<(u64, Arc<Event>)>,
+    /// With those that were taken.
+    events: usize,
+    bytes: usize,
+    /// What may still leave in this turn; negative after an event that cost more than a turn.
+    credit: i64,
+    has_turn: bool,
 }
 
 /// Events on their way out, which take their room until this is dropped.
@@ -44,44 +67,69 @@ impl Queue {
         Arc::new(Queue { held, most_events, most_bytes, dropped, enough, wake: Box::new(wake) })
     }
 
-    /// Appends `event`, or says that there is no room for it.
-    pub(super) fn push(&self, event: &Arc<Event>) -> bool {
-        let bytes = event.weight();
+    /// Appends `event`. Returns how many events were lost: this one when its user holds a fair share of a full queue,
+    /// otherwise those of the users who hold more.
+    pub(super) fn push(&self, event: &Arc<Event>) -> usize {
+        let (user, bytes) = (event.user(), event.weight());
         let mut held = self.held.lock();
-        if held.events >= self.most_events || held.bytes + bytes > self.most_bytes {
-            drop(held);
-            self.dropped.fetch_add(1, Relaxed);
-            return false;
+        let (has_room, mut lost) = held.make_room(user, bytes, self.most_events, self.most_bytes);
+        let mut wakes = false;
+        if has_room {
+            held.append(user, event.clone(), bytes);
+            wakes = held.waiting == 1 || held.waiting == self.enough;
+        } else {
+            lost += 1;
         }
-        held.waiting.push_back(event.clone());
-        held.events += 1;
-        held.bytes += bytes;
-        let wakes = held.waiting.len() == 1 || held.waiting.len() == self.enough;
         drop(held);
+        if lost > 0 {
+            self.dropped.fetch_add(lost as u64, Relaxed);
+        }
         if wakes {
             (self.wake)();
         }
-        true
+        lost
     }
 
-    /// The first events that wait, at most so many and so many bytes, but one if there is one.
+    /// Events that wait, at most so many and so many bytes, but one if there is one: each user's in their order, and as
+    /// many of each user as cost the same.
     pub(super) fn take(self: &Arc<Queue>, most: usize, most_bytes: usize) -> Taken {
-        let mut taken = Taken { events: Vec::new(), bytes: 0, queue: self.clone() };
+        let (mut events, mut bytes) = (Vec::new(), 0);
         let mut held = self.held.lock();
-        while taken.events.len() < most
-            && let Some(event) = held.waiting.front()
-            && (taken.events.is_empty() || taken.bytes + event.weight() <= most_bytes)
-        {
-            taken.bytes += event.weight();
-            taken.events.extend(held.waiting.pop_front());
+        let Held { users, turns, waiting, .. } = &mut *held;
+        'turns: while let Some(user) = turns.pop_front() {
+            let Some(share) = users.get_mut(&user) else { continue };
+            if share.credit <= 0 {
+                share.credit += TURN;
+            }
+            while share.credit > 0
+                && let Some((_, event)) = share.waiting.front()
+            {
+                let weight = event.weight();
+                if events.len() >= most || !events.is_empty() && bytes + weight > most_bytes {
+                    turns.push_front(user);
+                    break 'turns;
+                }
+                bytes += weight;
+                share.credit -= i64::try_from(weight).unwrap_or(i64::MAX);
+                events.extend(share.waiting.pop_front());
+                *waiting -= 1;
+            }
+            share.has_turn = !share.waiting.is_empty();
+            if share.has_turn {
+                turns.push_back(user);
+            } else {
+                share.credit = 0;
+            }
         }
         drop(held);
-        taken
+        events.sort_unstable_by_key(|(number, _)| *number);
+        let events = events.into_iter().map(|(_, event)| event).collect();
+        Taken { events, bytes, queue: self.clone() }
     }
 
     /// How many wait to be taken.
     pub(super) fn waiting(&self) -> usize {
-        self.held.lock().waiting.len()
+        self.held.lock().waiting
     }
 
     /// How many are not done with.
@@ -95,11 +143,73 @@ impl Queue {
     }
 }
 
+impl Held {
+    /// Makes room for an event of `user`, unless it is their own events that fill the queue. Whether there is room, and
+    /// how many events of others were dropped for it.
+    fn make_room(&mut self, user: &str, bytes: usize, most_events: usize, most_bytes: usize) -> (bool, usize) {
+        let mut dropped = 0;
+        loop {
+            let too_many = self.events >= most_events;
+            if !too_many && self.bytes + bytes <= most_bytes {
+                return (true, dropped);
+            }
+            let own = self.users.get(user);
+            let users = self.users.len() + usize::from(own.is_none());
+            // What is scarce is what counts.
+            let size = |share: &UserShare| if too_many { share.events } else { share.bytes };
+            let (fair, more) = if too_many { (most_events / users, 1) } else { (most_bytes / users, bytes) };
+            if own.map_or(0, size) + more > fair {
+                return (false, dropped);
+            }
+            let largest = self.users.values_mut().filter(|share| size(share) > fair && !share.waiting.is_empty());
+            let Some(largest) = largest.max_by_key(|share| size(share)) else { return (false, dropped) };
+            if let Some((_, event)) = largest.waiting.pop_back() {
+                let weight = event.weight();
+                largest.events -= 1;
+                largest.bytes -= weight;
+                self.waiting -= 1;
+                self.events -= 1;
+                self.bytes -= weight;
+                dropped += 1;
+            }
+        }
+    }
+
+    fn append(&mut self, user: &str, event: Arc<Event>, bytes: usize) {
+        if !self.users.contains_key(user) {
+            self.users.insert(user.into(), UserShare::default());
+        }
+        let Some((name, _)) = self.users.get_key_value(user) else { return };
+        let name = name.clone();
+        let Some(share) = self.users.get_mut(user) else { return };
+        share.waiting.push_back((self.next, event));
+        share.events += 1;
+        share.bytes += bytes;
+        if !std::mem::replace(&mut share.has_turn, true) {
+            self.turns.push_back(name);
+        }
+        self.next += 1;
+        self.waiting += 1;
+        self.events += 1;
+        self.bytes += bytes;
+    }
+}
+
 impl Drop for Taken {
     fn drop(&mut self) {
         let mut held = self.queue.held.lock();
         held.events -= self.events.len();
         held.bytes -= self.bytes;
+        for event in &self.events {
+            let user = event.user();
+            if let Some(share) = held.users.get_mut(user) {
+                share.events -= 1;
+                share.bytes -= event.weight();
+                if share.events == 0 {
+                    held.users.remove(user);
+                }
+            }
+        }
     }
 }
 
@@ -116,15 +226,15 @@ mod tests {
         });
         let event = Event::for_test();
         for n in 0..6 {
-            assert_eq!(queue.push(&event), n < 4);
+            assert_eq!(queue.push(&event), usize::from(n >= 4));
         }
         // For the first, and when there are two.
         assert_eq!((queue.dropped(), woken.load(Relaxed), queue.waiting()), (2, 2, 4));
         let taken = queue.take(3, usize::MAX);
         assert_eq!((taken.events.len(), queue.waiting(), queue.held()), (3, 1, 4));
-        assert!(!queue.push(&event));
+        assert_eq!(queue.push(&event), 1);
         drop(taken);
-        assert!(queue.push(&event));
+        assert_eq!(queue.push(&event), 0);
         assert_eq!(queue.take(9, usize::MAX).events.len(), 2);
         assert_eq!(queue.held(), 0);
     }
@@ -133,9 +243,88 @@ mod tests {
     fn bytes_are_bounded_too() {
         let event = Event::for_test();
         let queue = Queue::new(100, 2 * event.weight(), 50, || {});
-        assert_eq!([queue.push(&event), queue.push(&event), queue.push(&event)], [true, true, false]);
+        assert_eq!([queue.push(&event), queue.push(&event), queue.push(&event)], [0, 0, 1]);
         assert_eq!(queue.take(9, 1).events.len(), 1);
         assert_eq!(queue.take(9, 1).events.len(), 1);
         assert_eq!(queue.take(9, 1).events.len(), 0);
+    }
+
+    /// The user of each event, and its path.
+    fn names(taken: &Taken) -> Vec<String> {
+        taken.events.iter().map(|event| format!("{}{}", event.user(), event.facts.uri.path())).collect()
+    }
+
+    #[test]
+    fn audit_queue_losses_hit_the_user_who_floods() {
+        let queue = Queue::new(100, usize::MAX, 1000, || {});
+        let flood = Event::of("mallory", "/flood", 0);
+        for n in 0..300 {
+            assert_eq!(queue.push(&flood), usize::from(n >= 100));
+        }
+        // Up to a fair share, others lose nothing; beyond it they lose their own.
+        for _ in 0..50 {
+            assert_eq!(queue.push(&Event::of("jane", "/a", 0)), 1);
+        }
+        assert_eq!((queue.dropped(), queue.held()), (250, 100));
+        let count = |user: &str| queue.held.lock().users[user].events;
+        assert_eq!([count("mallory"), count("jane")], [50, 50]);
+        assert_eq!(queue.push(&Event::of("jane", "/a", 0)), 1);
+        assert_eq!(queue.push(&flood), 1);
+        for n in 0..60 {
+            queue.push(&Event::of("bob", "/b", n));
+        }
+        let counts = ["mallory", "jane", "bob"].map(count);
+        assert!(counts[2] == 33 && counts.iter().sum::<usize>() == 100 && counts.iter().all(|n| *n >= 33), "{counts:?}");
+        // What is under way to the sink counts as theirs.
+        let taken = queue.take(90, usize::MAX);
+        assert_eq!(queue.push(&flood), 1);
+        drop(taken);
+        assert_eq!(queue.push(&flood), 0);
+        drop(queue.take(100, usize::MAX));
+        assert!(queue.held.lock().users.is_empty() && queue.held() == 0);
+    }
+
+    #[test]
+    fn audit_queue_bytes_are_shared_fairly_too() {
+        let large = Event::of("mallory", "/large", 1000);
+        let queue = Queue::new(10_000, 20 * large.weight(), 1000, || {});
+        for n in 0..30 {
+            assert_eq!(queue.push(&large), usize::from(n >= 20));
+        }
+        let small = Event::of("jane", "/a", 0);
+        let mut pushed = 0;
+        while queue.held.lock().users.get("jane").map_or(0, |share| share.bytes) + small.weight()
+            <= 10 * large.weight()
+        {
+            queue.push(&small);
+            pushed += 1;
+        }
+        let held = queue.held.lock();
+        assert_eq!((held.users["jane"].events, held.users["mallory"].events), (pushed, 10));
+        assert!(held.bytes <= 20 * large.weight());
+    }
+
+    #[test]
+    fn audit_queue_events_of_others_do_not_wait_for_a_costly_user() {
+        let queue = Queue::new(10_000, usize::MAX, 10_000, || {});
+        for _ in 0..100 {
+            queue.push(&Event::of("mallory", "/large", 1 << 20));
+        }
+        for _ in 0..10 {
+            queue.push(&Event::of("jane", "/a", 0));
+        }
+        let first = names(&queue.take(500, 8 << 20));
+        assert_eq!(first.iter().filter(|name| *name == "jane/a").count(), 10, "{first:?}");
+        // A batch keeps the order in which events came.
+        assert_eq!(first.last().map(String::as_str), Some("jane/a"));
+        let mut rest = 0;
+        loop {
+            let taken = queue.take(500, 8 << 20);
+            if taken.events.is_empty() {
+                break;
+            }
+            rest += taken.events.len();
+        }
+        assert_eq!((first.len() + rest, queue.waiting(), queue.held()), (110, 0, 0));
     }
 }

@@ -10,6 +10,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use tokio::sync::Semaphore;
 
 use super::connection::Connection;
 use super::shared::Shared;
@@ -23,10 +24,10 @@ use crate::reviewer::{self, Question, Reviewer};
 use crate::route::{Route, Table};
 use crate::{discovery, openapi};
 
-/// The longest question.
-const REVIEW_LONGEST: usize = 256 << 10;
-/// Time for its body to arrive.
+/// Time for the body of a question to arrive, and for its turn to be read when that is slow.
 const REVIEW_PATIENCE: Duration = Duration::from_secs(10);
+/// Bodies that are slow to read, at the same time: one thread of the process, not all of them.
+static SLOW_READS: Semaphore = Semaphore::const_new(1);
 
 /// The answer to a health check, if `path` is one; `others` are lines of the delegate's checks.
 pub(super) fn health(
@@ -184,11 +185,12 @@ async fn review_body(
         return Err(refuse(Status::method_not_allowed(message)));
     }
     let (head, body) = request.into_parts();
-    let read = tokio::time::timeout(REVIEW_PATIENCE, Limited::new(body, REVIEW_LONGEST).collect()).await;
+    let most = form.max_bytes();
+    let read = tokio::time::timeout(REVIEW_PATIENCE, Limited::new(body, most).collect()).await;
     let read = read.map_err(|_| refuse(Status::request_timeout("the body did not arrive in time")))?;
     let body = read.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            refuse(Status::request_entity_too_large(format_args!("limit is {REVIEW_LONGEST}")))
+            refuse(Status::request_entity_too_large(format_args!("limit is {most}")))
         } else {
             refuse(Status::bad_request("the body broke off")).because(error)
         }
@@ -196,7 +198,16 @@ async fn review_body(
     let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let body = body.to_bytes();
     receipt.passes(&body);
-    form.read(kind, &body).map_err(refuse)
+    if !ReviewBody::is_slow(kind, body.len()) {
+        return form.read(kind, &body).map_err(refuse);
+    }
+    // Other requests of this worker do not wait for it.
+    let Ok(Ok(_turn)) = tokio::time::timeout(REVIEW_PATIENCE, SLOW_READS.acquire()).await else {
+        return Err(refuse(Status::too_many_requests("too many large reviews at once, please try again later", 1)));
+    };
+    let kind = kind.to_owned();
+    let read = tokio::task::spawn_blocking(move || form.read(&kind, &body)).await;
+    read.map_err(|error| refuse(Status::internal_error("the body could not be read")).because(error))?.map_err(refuse)
 }
 
 fn created(answer: &serde_json::Value) -> Response<Body> {

@@ -19,7 +19,7 @@ use super::view::{self, View};
 use super::watch::Watch;
 use super::write::Written;
 use super::{Api, delete, failure, read, write};
-use crate::kubeapi::{self, Encoding, Status};
+use crate::kubeapi::{self, Encoding, Status, read_bounded_yaml};
 use crate::message::negotiate::Clause;
 use crate::message::{Accept, BodyError};
 use crate::process::Drain;
@@ -224,7 +224,7 @@ fn read_json(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
 
 fn read_yaml(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
     let text = std::str::from_utf8(&call.body).map_err(|error| unrecognized(target, "yaml", &error.to_string()))?;
-    serde_saphyr::from_str(text).map_err(|error| unrecognized(target, "yaml", &error.to_string()))
+    read_bounded_yaml(text).map_err(|error| unrecognized(target, "yaml", &error.to_string()))
 }
 
 fn unrecognized(target: &Target, form: &str, why: &str) -> Status {
