@@ -50,6 +50,7 @@ pub use endpoint::{Cause, Endpoint, SendError, Sent};
 pub use environment::ProxyEnvironment;
 pub use following::WaysFile;
 pub use health::ProxyState;
+pub use http2::STREAM_WINDOW;
 pub use lease::Lease;
 pub use no_proxy::NoProxy;
 pub use pool::{Pool, PoolReport};

@@ -54,6 +54,27 @@ impl Events {
         }
     }
 
+    /// How much of `data`, which goes by next, ends with a whole event; none if no event ends in it.
+    pub(super) fn last_end(mut self, data: &[u8]) -> Option<usize> {
+        if let Events::Lines(_) = self {
+            return data.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+        }
+        let (mut at, mut found) = (0, None);
+        while at < data.len() {
+            // To the end of the event, or by one byte of its length.
+            let step = match self {
+                Events::Framed { rest, .. } => (rest as usize).clamp(1, data.len() - at),
+                Events::Lines(_) => 1,
+            };
+            self.pass(&data[at..at + step]);
+            at += step;
+            if self.is_between() {
+                found = Some(at);
+            }
+        }
+        found
+    }
+
     /// Whether all that began is whole.
     pub(super) fn is_between(&self) -> bool {
         matches!(self, Events::Lines(true) | Events::Framed { known: 0, rest: 0, .. })
@@ -100,6 +121,25 @@ mod tests {
         let mut large = protobuf;
         large.pass(b"\xff\xff\xff\xffx");
         assert!(!large.is_between());
+    }
+
+    #[test]
+    fn watch_events_last_end_is_the_last_place_where_a_watch_may_end() {
+        let cases = [
+            ("application/json", &b"{}\n{\"a\":1}\n"[..]),
+            ("application/vnd.kubernetes.protobuf", b"\0\0\0\x03abc\0\0\0\0\0\0\0\x01\n"),
+        ];
+        for (kind, bytes) in cases {
+            let all = ends(events(kind, None).unwrap(), bytes);
+            for from in 0..bytes.len() {
+                let mut begun = events(kind, None).unwrap();
+                begun.pass(&bytes[..from]);
+                for to in from..=bytes.len() {
+                    let expected = all.iter().rev().find(|end| **end > from && **end <= to).map(|end| end - from);
+                    assert_eq!(begun.last_end(&bytes[from..to]), expected, "{kind} {from} {to}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod send;
 mod signature;
 mod streams;
 mod tunnel;
+mod unread;
 mod upgrade;
 mod upload;
 

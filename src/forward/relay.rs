@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -13,8 +14,10 @@ use super::events::Events;
 use super::history::Watching;
 use super::rewrite::ResponseHeaders;
 use super::streams::{Leave, Place};
-use crate::egress::Lease;
-use crate::message::{BodyError, Received};
+use super::unread::Unread;
+use crate::egress::{Lease, STREAM_WINDOW};
+use crate::kubeapi::User;
+use crate::message::{BodyError, Received, Streamed};
 use crate::observe::access::{AccessRecord, End};
 use crate::process::Deadline;
 use crate::route;
@@ -37,6 +40,12 @@ pub(super) struct Relayed {
     limit: Limit,
     /// Once the backend had to be waited for.
     deadline: Option<Deadline>,
+    /// Whose answer it is, if it goes on for long.
+    user: Option<Arc<User>>,
+    /// While the client reads nothing.
+    unread: Option<Unread>,
+    /// What may still be given once it ends because the client reads nothing: the rest of an event.
+    last: Option<usize>,
 }
 
 /// What bounds a relayed answer.
@@ -69,7 +78,7 @@ impl Limit {
 }
 
 impl Relayed {
-    /// `headers` says which trailers pass.
+    /// `headers` says which trailers pass, `user` whose answer it is if it goes on for long.
     pub(super) fn new(
         from: Received,
         lease: Lease,
@@ -77,9 +86,21 @@ impl Relayed {
         headers: Rc<ResponseHeaders>,
         limit: Limit,
         places: Places,
+        user: Option<Arc<User>>,
     ) -> Relayed {
-        let mut relayed =
-            Relayed { from, lease, _places: places, record, headers, ended: false, limit, deadline: None };
+        let mut relayed = Relayed {
+            from,
+            lease,
+            _places: places,
+            record,
+            headers,
+            ended: false,
+            limit,
+            deadline: None,
+            user,
+            unread: None,
+            last: None,
+        };
         if relayed.is_end_stream() {
             relayed.end(End::Complete);
         }
@@ -145,6 +166,10 @@ impl Body for Relayed {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
+        this.unread = None;
+        if let Some(rest) = this.last {
+            return this.poll_last(cx, rest);
+        }
         // Before the backend is asked: one that never pauses would never let go.
         if !this.ended && this.may_leave(cx) {
             // The client resumes elsewhere.
@@ -192,6 +217,54 @@ impl Body for Relayed {
 
     fn size_hint(&self) -> SizeHint {
         self.from.size_hint()
+    }
+}
+
+impl Relayed {
+    /// The rest of an event that the client has begun to get, of at most so many bytes; then the end.
+    fn poll_last(&mut self, cx: &mut Context<'_>, rest: usize) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let Limit::Watch(_, events, _) = &mut self.limit else {
+            return self.broken(End::SlowClient, "the client does not read it");
+        };
+        if !events.is_between()
+            && let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.from).poll_frame(cx)
+            && let Ok(mut data) = frame.into_data()
+        {
+            if let Some(end) = events.last_end(&data) {
+                data.truncate(end);
+            }
+            events.pass(&data);
+            if data.len() <= rest {
+                self.last = Some(rest - data.len());
+                self.record.sends(&data);
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+        }
+        if self.may_end() {
+            self.end(End::SlowClient);
+            return Poll::Ready(None);
+        }
+        self.broken(End::SlowClient, "the client does not read it, and its last event is not whole")
+    }
+}
+
+impl Streamed for Relayed {
+    fn poll_unread(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if this.ended || this.last.is_some() {
+            return Poll::Ready(());
+        }
+        // What is bounded in time ends anyway; what is not kept here costs nothing.
+        let Some(user) = this.user.as_ref().filter(|_| this.from.is_kept_here()) else { return Poll::Pending };
+        let unread = this.unread.get_or_insert_with(|| Unread::begin(&user.name));
+        if !unread.is_over(cx) {
+            return Poll::Pending;
+        }
+        this.last = Some(STREAM_WINDOW as usize);
+        Poll::Ready(())
     }
 }
 

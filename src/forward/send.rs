@@ -184,8 +184,10 @@ pub async fn send(
         },
     };
     parts.version = Version::HTTP_11;
-    let relayed = Relayed::new(from, lease, record, backend.response_headers().clone(), limit, places);
-    Ok(Response::from_parts(parts, Body::stream(relayed)))
+    let user = timeout.is_none().then(|| permit.user().clone());
+    let headers = backend.response_headers().clone();
+    let relayed = Relayed::new(from, lease, record, headers, limit, places, user);
+    Ok(Response::from_parts(parts, Body::streamed(relayed)))
 }
 
 /// What opening a connection took, as the record has it.

@@ -162,8 +162,8 @@ pub(super) async fn upgrade(
     record.answers(status.as_u16(), &parts.headers, None);
     let limit = Limit::Process(streams.enter(), None);
     let headers = backend.response_headers().clone();
-    let relayed = Relayed::new(from, Lease::private(line), record, headers, limit, [None, None]);
-    Ok(Response::from_parts(parts, Body::stream(relayed)))
+    let relayed = Relayed::new(from, Lease::private(line), record, headers, limit, [None, None], None);
+    Ok(Response::from_parts(parts, Body::streamed(relayed)))
 }
 
 type Opened = (usize, Line, Timing);

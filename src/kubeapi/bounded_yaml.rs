@@ -105,7 +105,8 @@ mod tests {
         let merged = nested(14, |names| format!("{{<<: [{names}]}}"));
         let listed = nested(14, |names| format!("[{names}]"));
         let long = format!("- &a {}\n{}", "x".repeat(1000), "- *a\n".repeat(1000));
-        for text in [merged.as_str(), &listed, &long, "a: &a {b: c}\nd: {<<: *a}\n", "a: &a {b: c}\nd: {!!merge <<: *a}\n"]
+        for text in
+            [merged.as_str(), &listed, &long, "a: &a {b: c}\nd: {<<: *a}\n", "a: &a {b: c}\nd: {!!merge <<: *a}\n"]
         {
             assert!(matches!(read_bounded_yaml(text), Err(YamlError::TooExpensive(_))), "{text}");
         }
@@ -123,7 +124,8 @@ mod tests {
             }
         }
         bolero::check!().with_iterations(2000).with_max_len(60).for_each(|bytes: &[u8]| {
-            const WORDS: &[&str] = &["- ", "a: ", "&a ", "*a ", "&b ", "*b ", "[", "]", "{", "}", ",", "<<: ", "\n", "  ", "x"];
+            const WORDS: &[&str] =
+                &["- ", "a: ", "&a ", "*a ", "&b ", "*b ", "[", "]", "{", "}", ",", "<<: ", "\n", "  ", "x"];
             let text: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
             if let Ok(value) = read_bounded_yaml(&text) {
                 assert!(nodes(&value) <= 2 * text.len() + 64, "{text}");

@@ -4,12 +4,12 @@
 //! machine for each stream, with checks we have made already) would be a twentieth of what relaying a small answer
 //! costs, and a part of what an idle watch keeps in memory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -30,6 +30,11 @@ use crate::process::Deadline;
 const WINDOW: u32 = 1 << 20;
 /// Answered bytes that wait for the client's window, on one stream.
 const MOST_UNSENT: usize = 400 << 10;
+/// Answered bytes that h2 gets between two writes to the client, from all streams together: while the client takes
+/// nothing, no stream's answer is read on.
+const MOST_HANDED: usize = 256 << 10;
+/// What h2 keeps of a frame besides its bytes.
+const FRAME: usize = 256;
 /// Streams that we reset because of the client's mistakes, before its connection is closed.
 const MOST_MISTAKES: usize = 1024;
 
@@ -58,6 +63,7 @@ pub(super) fn serve_http2<H: Handler + 'static>(
         lifetime: lifetime.clone(),
         patience: limits.idle_timeout,
         finishing: false,
+        gate: Rc::default(),
     };
     let mut done = false;
     let mut writing = false;
@@ -82,6 +88,9 @@ pub(super) fn serve_http2<H: Handler + 'static>(
         let drained = cork.drain(cx);
         // What the client does not take waits for the client alone.
         writing = drained.is_pending();
+        if !writing {
+            server.gate.open();
+        }
         match drained {
             Poll::Ready(Ok(())) if done => Poll::Ready(()),
             Poll::Ready(Err(_)) => Poll::Ready(()),
@@ -97,6 +106,35 @@ struct Server<H> {
     lifetime: Arc<Lifetime>,
     patience: Duration,
     finishing: bool,
+    gate: Rc<Gate>,
+}
+
+/// Holds answers back while the client takes nothing.
+#[derive(Default)]
+struct Gate {
+    /// Bytes that h2 got since the last write to the client was whole.
+    handed: Cell<usize>,
+    /// How often that was so.
+    opened: Cell<u64>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Gate {
+    fn is_open(&self) -> bool {
+        self.handed.get() < MOST_HANDED
+    }
+
+    fn hand(&self, bytes: usize) {
+        self.handed.set(self.handed.get() + bytes + FRAME);
+    }
+
+    /// The client has taken all that there was.
+    fn open(&self) {
+        if self.handed.replace(0) >= MOST_HANDED {
+            self.opened.set(self.opened.get() + 1);
+            self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+        }
+    }
 }
 
 enum Phase {
@@ -125,6 +163,7 @@ impl<H: Handler + 'static> Server<H> {
                     let answer = self.handler.clone().handle(Request::from_parts(parts, body));
                     tokio::task::spawn_local(Exchange {
                         turn: Turn::Answering { answer, respond },
+                        gate: self.gate.clone(),
                         active: self.lifetime.begin(),
                         patience: self.patience,
                         bound: None,
@@ -152,6 +191,7 @@ impl<H: Handler + 'static> Server<H> {
 /// One request and its answer. Dropped before the answer's end, it resets the stream.
 struct Exchange {
     turn: Turn,
+    gate: Rc<Gate>,
     active: Active,
     /// How long an answer that is all at hand may wait to be taken.
     patience: Duration,
@@ -207,7 +247,8 @@ impl Exchange {
             if let Body::Full(_) = body {
                 self.active.0.answer_by(Instant::now() + self.patience);
             }
-            self.turn = Turn::Sending(Sending { body, to, waiting: None });
+            self.turn =
+                Turn::Sending(Sending { body, to, waiting: None, gate: self.gate.clone(), asked: None, ending: false });
         }
         let Turn::Sending(sending) = &mut self.turn else { return Poll::Ready(()) };
         sending.poll(cx)
@@ -250,22 +291,59 @@ struct Sending {
     to: SendStream<Bytes>,
     /// What the client has no window for yet, and whether it is the last.
     waiting: Option<(Bytes, bool)>,
+    gate: Rc<Gate>,
+    /// How often the gate had opened when this was put among those who wait for it.
+    asked: Option<u64>,
+    /// The body ends because the client takes nothing: what it still gives is handed over without waiting.
+    ending: bool,
+}
+
+/// What there is for more of an answer.
+enum Room {
+    Some,
+    None,
+    /// The client does not want it any more.
+    Gone,
 }
 
 impl Sending {
+    /// What room there is for a piece of the answer. If there is none, the task is woken when there is.
+    fn room(&mut self, cx: &mut Context<'_>) -> Room {
+        if self.ending {
+            return Room::Some;
+        }
+        while self.to.capacity() == 0 {
+            match self.to.poll_capacity(cx) {
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(_)) | None) => return Room::Gone,
+                Poll::Pending => return Room::None,
+            }
+        }
+        if self.gate.is_open() {
+            return Room::Some;
+        }
+        let opened = Some(self.gate.opened.get());
+        if std::mem::replace(&mut self.asked, opened) != opened {
+            self.gate.waiting.borrow_mut().push(cx.waker().clone());
+        }
+        Room::None
+    }
+
     /// Ready when nothing more is to be sent, or wanted.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if let Some((data, last)) = self.waiting.take() {
-                while self.to.capacity() == 0 {
-                    match self.to.poll_capacity(cx) {
-                        Poll::Ready(Some(Ok(_))) => {}
-                        Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(()),
-                        Poll::Pending => {
-                            self.waiting = Some((data, last));
-                            return self.to.poll_reset(cx).map(drop);
-                        }
+                match self.room(cx) {
+                    Room::Some => {}
+                    Room::Gone => return Poll::Ready(()),
+                    Room::None if self.body.poll_unread(cx).is_ready() => self.ending = true,
+                    Room::None => {
+                        self.waiting = Some((data, last));
+                        return self.to.poll_reset(cx).map(drop);
                     }
+                }
+                if !self.ending {
+                    self.gate.hand(data.len());
                 }
                 if self.to.send_data(data, last).is_err() || last {
                     return Poll::Ready(());

@@ -20,13 +20,63 @@ pub enum Body {
     /// All bytes at hand.
     Full(Bytes),
     /// Bytes that are still to come; stays on the thread it was made on.
-    Stream(Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError>>>),
+    Stream(Pin<Box<dyn Streamed>>),
 }
+
+/// A body that streams, and can be told that nobody reads it.
+pub trait Streamed: http_body::Body<Data = Bytes, Error = BodyError> {
+    /// The client takes nothing now. Ready when this is not to be waited for: the stream then ends with what it still
+    /// gives, if it gives anything.
+    fn poll_unread(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Pending
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// A body for which a client may take all the time that it has.
+    struct Patient<B> {
+        #[pin]
+        inner: B,
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes, Error = BodyError>> http_body::Body for Patient<B> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.project().inner.poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes, Error = BodyError>> Streamed for Patient<B> {}
 
 impl Body {
     /// A body that streams `inner`.
     pub fn stream(inner: impl http_body::Body<Data = Bytes, Error = BodyError> + 'static) -> Body {
+        Body::Stream(Box::pin(Patient { inner }))
+    }
+
+    /// A body that streams `inner`, which knows what to do when nobody reads it.
+    pub fn streamed(inner: impl Streamed + 'static) -> Body {
         Body::Stream(Box::pin(inner))
+    }
+
+    /// As [`Streamed::poll_unread`].
+    pub fn poll_unread(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Body::Empty | Body::Full(_) => Poll::Pending,
+            Body::Stream(inner) => inner.as_mut().poll_unread(cx),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod lately;
 mod problem;
 mod published;
 mod sharded;
+mod shares;
 mod socket;
 mod written;
 
@@ -26,5 +27,6 @@ pub use lately::Lately;
 pub use problem::{Problem, Problems};
 pub use published::{Published, Publisher, changed_if_any};
 pub use sharded::Sharded;
+pub use shares::{Reservation, Share, Shares};
 pub use socket::{set_up, set_up_with};
 pub use written::{replace, write_new};

@@ -39,8 +39,8 @@ const ASSUMED_STREAMS: usize = 0;
 /// The connection's window is what h2 measures its budget for small DATA frames against: wide, so that
 /// one stalled client of a chatty stream does not end everybody's watches.
 const CONNECTION_WINDOW: u32 = 64 << 20;
-/// What one slow client may make us hold of its answer.
-const STREAM_WINDOW: u32 = 256 << 10;
+/// What one slow client may make us hold of its answer, in bytes.
+pub const STREAM_WINDOW: u32 = 256 << 10;
 /// How much of that may be unacknowledged on a stream that goes on. Most answers are smaller and need no word.
 const MOST_OWED: usize = 32 << 10;
 /// As client-go (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`), while nobody waits for an answer:

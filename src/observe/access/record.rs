@@ -30,6 +30,8 @@ pub enum End {
     Timeout,
     /// The process is ending, and it was a watch or a tunnel.
     Drained,
+    /// The client did not read it, and others needed what it held.
+    SlowClient,
     /// We cut it: the client's certificate is not trusted any more, or the process could not wait longer.
     Cut,
 }
@@ -42,6 +44,7 @@ impl End {
             End::BackendBroke => "backend-broke",
             End::Timeout => "timeout",
             End::Drained => "drained",
+            End::SlowClient => "slow-client",
             End::Cut => "cut",
         }
     }

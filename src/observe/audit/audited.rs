@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::kubeapi::{CanonicalPath, Query};
     use crate::observe::metrics::Metrics;
-    use crate::process::Published;
+    use crate::process::{Published, Shares};
 
     struct World {
         auditor: Arc<Auditor>,
@@ -244,7 +244,10 @@ mod tests {
             let queue = Queue::new(100, usize::MAX, 100, || {});
             let sinks = vec![Sink { name: "test", queue: queue.clone() }];
             let policy = Published::fixed(Policy::parse("p", &text).unwrap());
-            World { auditor: Arc::new(Auditor { policy, sinks, metrics: Metrics::new(), held: Arc::default() }), queue }
+            World {
+                auditor: Arc::new(Auditor { policy, sinks, metrics: Metrics::new(), held: Shares::new(1 << 20) }),
+                queue,
+            }
         }
 
         fn begin(&self, uri: &'static str, unauthenticated: bool) -> Option<Box<Audited>> {

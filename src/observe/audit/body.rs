@@ -1,16 +1,14 @@
 //! Objects as they pass: a bounded copy of a body on the request's thread, a JSON object out of it on the sink's.
 
-use std::collections::HashMap;
 use std::io::Read;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::kubeapi::{YamlError, read_bounded_yaml};
+use crate::process::{Share, Shares};
 
 /// The largest object that is written; of a larger one the event says that it is not there.
 pub(super) const LARGEST: usize = 1 << 20;
@@ -21,28 +19,14 @@ const YAML_COST: usize = 16;
 /// How many times its length a compressed response may be when it is unpacked.
 const MAX_EXPANSION: usize = 32;
 /// The most bytes of bodies that are kept at once for requests that still run.
-const MOST_HELD: usize = 64 << 20;
-
-/// What all copies that are being made take together, and those of each user.
-#[derive(Default)]
-pub(super) struct Held {
-    bytes: AtomicUsize,
-    users: Mutex<HashMap<Box<str>, Weak<UserHeld>>>,
-}
-
-/// What the copies of one user's requests take together.
-struct UserHeld {
-    user: Box<str>,
-    bytes: AtomicUsize,
-    held: Arc<Held>,
-}
+pub(super) const MOST_HELD: usize = 64 << 20;
 
 /// A copy of a body that passes by.
 pub(in crate::observe) struct Copy {
     form: Form,
     bytes: Vec<u8>,
     too_long: bool,
-    held: Arc<UserHeld>,
+    held: Arc<Share>,
 }
 
 /// A body that has passed.
@@ -100,59 +84,18 @@ fn short(media: &str) -> Box<str> {
     media.chars().filter(|letter| letter.is_ascii_graphic()).take(80).collect::<String>().into()
 }
 
-impl Held {
-    /// What the copies of `user` take.
-    fn of(self: &Arc<Held>, user: &str) -> Arc<UserHeld> {
-        let mut users = self.users.lock();
-        if let Some(known) = users.get(user).and_then(Weak::upgrade) {
-            return known;
-        }
-        let made = Arc::new(UserHeld { user: user.into(), bytes: AtomicUsize::new(0), held: self.clone() });
-        users.insert(user.into(), Arc::downgrade(&made));
-        made
-    }
-}
-
-impl UserHeld {
-    /// Takes room for `more` bytes; false when there is none. One user gets at most as much as is left for all others.
-    fn take(&self, more: usize) -> bool {
-        let all = self.held.bytes.fetch_add(more, Relaxed) + more;
-        let own = self.bytes.fetch_add(more, Relaxed) + more;
-        let fits = all <= MOST_HELD && own <= MOST_HELD - all + more;
-        if !fits {
-            self.give_back(more);
-        }
-        fits
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.held.bytes.fetch_sub(bytes, Relaxed);
-        self.bytes.fetch_sub(bytes, Relaxed);
-    }
-}
-
-impl Drop for UserHeld {
-    fn drop(&mut self) {
-        let mut users = self.held.users.lock();
-        // Another of the same name may have come meanwhile.
-        if users.get(&self.user).is_some_and(|known| known.strong_count() == 0) {
-            users.remove(&self.user);
-        }
-    }
-}
-
 impl Copy {
     /// Begins a copy of the body of a request of `user` behind `headers`.
     ///
     /// Never unpacked: API servers look at no `Content-Encoding` of a request (`limitedReadBody` in
     /// `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`), so what compressed bytes hold never becomes an object.
-    pub(super) fn of_request(headers: &HeaderMap, user: &str, held: &Arc<Held>) -> Result<Copy, Passed> {
+    pub(super) fn of_request(headers: &HeaderMap, user: &str, held: &Arc<Shares>) -> Result<Copy, Passed> {
         let form = Form { gzip: false, ..Form::of(headers).map_err(Passed::Unreadable)? };
         Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
     }
 
     /// Begins a copy of the body of a response to `user` behind `headers`.
-    pub(super) fn of_response(headers: &HeaderMap, user: &str, held: &Arc<Held>) -> Result<Copy, Passed> {
+    pub(super) fn of_response(headers: &HeaderMap, user: &str, held: &Arc<Shares>) -> Result<Copy, Passed> {
         let form = Form::of(headers).map_err(Passed::Unreadable)?;
         Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
     }
@@ -319,14 +262,14 @@ mod tests {
 
     /// What is read of a response, and of a request unless that differs on purpose.
     fn passes(media: &str, encoding: &str, pieces: &[&[u8]]) -> Option<Result<Value, Lack>> {
-        let held = Arc::default();
+        let held = Shares::new(MOST_HELD);
         let headers = headers(media, encoding);
         let read = passed(Copy::of_response(&headers, "jane", &held), pieces).map(|passed| passed.object(false));
         if !pieces.iter().any(|piece| piece.starts_with(GZIP)) {
             let request = passed(Copy::of_request(&headers, "jane", &held), pieces);
             assert_eq!(request.map(|passed| passed.object(false)), read);
         }
-        assert_eq!((held.bytes.load(Relaxed), held.users.lock().len()), (0, 0));
+        assert_eq!((held.used(), held.users()), (0, 0));
         read
     }
 
@@ -380,14 +323,14 @@ mod tests {
         let dense = gzip(format!("\"{dense}\"").as_bytes());
         assert_eq!(passes("application/json", "gzip", &[&dense]), Some(Err(Lack::TooLong)));
         // The queue counts what it may expand to.
-        let held = Arc::default();
+        let held = Shares::new(MOST_HELD);
         let weight = passed(Copy::of_response(&headers("", "gzip"), "", &held), &[&bomb]).unwrap().weight();
         assert_eq!(weight, bomb.len() * MAX_EXPANSION);
     }
 
     #[test]
     fn audit_body_of_a_compressed_request_is_not_unpacked() {
-        let held = Arc::default();
+        let held = Shares::new(MOST_HELD);
         let small = gzip(b"{}");
         let request = passed(Copy::of_request(&headers("", "gzip"), "", &held), &[&small]).unwrap();
         assert_eq!((request.weight(), request.object(false)), (small.len(), Err(Lack::NoJson)));
@@ -404,7 +347,7 @@ mod tests {
 
     #[test]
     fn many_bodies_at_once_are_bounded_together() {
-        let held: Arc<Held> = Arc::default();
+        let held = Shares::new(MOST_HELD);
         let piece = vec![b'x'; LARGEST];
         let copies = |user: &str, count: usize| -> Vec<Copy> {
             let copy = |_| {
@@ -420,9 +363,9 @@ mod tests {
         assert_eq!([kept(&first), kept(&second)], [32, 16]);
         drop(first);
         assert_eq!(kept(&copies("bob", 100)), 24);
-        assert_eq!(held.bytes.load(Relaxed), 16 * LARGEST);
+        assert_eq!(held.used(), 16 * LARGEST);
         drop(second);
-        assert_eq!((held.bytes.load(Relaxed), held.users.lock().len()), (0, 0));
+        assert_eq!((held.used(), held.users()), (0, 0));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub use policy::{Level, Policy, PolicyFile, Stage, Stages, Verdict};
 pub use webhook::{Deliver, Webhook, WebhookSettings};
 
 use super::metrics::{AuditLoss, Metrics};
-use crate::process::{Problem, Published};
+use crate::process::{Problem, Published, Shares};
 use event::Event;
 use queue::Queue;
 
@@ -54,7 +54,7 @@ pub struct Auditor {
     policy: Published<Policy>,
     sinks: Vec<Sink>,
     metrics: Arc<Metrics>,
-    held: Arc<body::Held>,
+    held: Arc<Shares>,
 }
 
 struct Sink {
@@ -100,7 +100,7 @@ impl Auditor {
         if let Some(webhook) = &webhook {
             sinks.push(Sink { name: "webhook", queue: webhook.queue().clone() });
         }
-        let auditor = Arc::new(Auditor { policy, sinks, metrics: metrics.clone(), held: Arc::default() });
+        let auditor = Arc::new(Auditor { policy, sinks, metrics: metrics.clone(), held: Shares::new(body::MOST_HELD) });
         let ending = Ending { log, webhook: webhook.as_ref().map(Webhook::end), auditor: auditor.clone() };
         Ok((auditor, ending, webhook))
     }

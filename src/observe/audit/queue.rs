@@ -274,7 +274,10 @@ mod tests {
             queue.push(&Event::of("bob", "/b", n));
         }
         let counts = ["mallory", "jane", "bob"].map(count);
-        assert!(counts[2] == 33 && counts.iter().sum::<usize>() == 100 && counts.iter().all(|n| *n >= 33), "{counts:?}");
+        assert!(
+            counts[2] == 33 && counts.iter().sum::<usize>() == 100 && counts.iter().all(|n| *n >= 33),
+            "{counts:?}"
+        );
         // What is under way to the sink counts as theirs.
         let taken = queue.take(90, usize::MAX);
         assert_eq!(queue.push(&flood), 1);
@@ -293,8 +296,7 @@ mod tests {
         }
         let small = Event::of("jane", "/a", 0);
         let mut pushed = 0;
-        while queue.held.lock().users.get("jane").map_or(0, |share| share.bytes) + small.weight()
-            <= 10 * large.weight()
+        while queue.held.lock().users.get("jane").map_or(0, |share| share.bytes) + small.weight() <= 10 * large.weight()
         {
             queue.push(&small);
             pushed += 1;
