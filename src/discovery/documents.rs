@@ -42,11 +42,17 @@ pub struct Documents {
     told: bool,
 }
 
+/// Resources and subresources of one group and version that are counted in metrics under their own names, and bytes of
+/// such a name: a backend chooses how many it has, and each asked for is some forty samples.
+const MAX_COUNTED: usize = 100;
+const MAX_COUNTED_NAME: usize = 256;
+
 /// What there is to say of a group.
 struct Entry {
     rank: Rank,
     group: Group,
-    /// The resources there are, and their subresources as `resource/subresource`, by version.
+    /// The resources there are, and their subresources as `resource/subresource`, by version; the first
+    /// [`MAX_COUNTED`].
     names: BTreeMap<String, BTreeSet<String>>,
     /// As an item of an aggregated list.
     item: Box<RawValue>,
@@ -255,7 +261,7 @@ impl Documents {
         self.told && self.sources.values().all(|source| source.asked)
     }
 
-    /// Whether discovery names this resource, and this subresource if it is not empty: names that a client made
+    /// Whether discovery names this resource among the first [`MAX_COUNTED`], and this subresource if it is not empty: names that a client made
     /// up must not become labels of metrics.
     pub fn knows(&self, group: &str, version: &str, resource: &str, subresource: &str) -> bool {
         let Some(names) = self.groups.get(group).and_then(|entry| entry.names.get(version)) else { return false };
@@ -322,7 +328,8 @@ impl Entry {
             std::iter::once(resource.resource.clone()).chain(below).collect::<Vec<_>>()
         };
         let names = group.versions.iter().map(|version| {
-            let all = version.resources.iter().flat_map(of_resource).collect();
+            let all = version.resources.iter().flat_map(of_resource);
+            let all = all.filter(|name| name.len() <= MAX_COUNTED_NAME).take(MAX_COUNTED).collect();
             (version.version.clone(), all)
         });
         let rest = PlainGroup::of(&group);
@@ -548,6 +555,24 @@ mod tests {
                 1
             )
         );
+    }
+
+    #[test]
+    fn metrics_names_of_one_group_version_are_bounded() {
+        let name = |n: usize| format!("things{n:04}");
+        let long = "x".repeat(MAX_COUNTED_NAME + 1);
+        let names = std::iter::once(long.clone()).chain((0..600).map(name));
+        let resources: Vec<serde_json::Value> =
+            names.map(|name| serde_json::json!({"resource": name, "scope": "Namespaced", "verbs": ["get"]})).collect();
+        let resources: Arc<Vec<Resource>> = Arc::new(serde_json::from_value(resources.into()).unwrap());
+        let contents = Each(|_: &Known| (resources.clone(), true));
+        let known = BTreeMap::from([("v1.a".to_owned(), known("a", "v1", 1000))]);
+        let groups = Merging::new(Own::default()).look(&known, &known.keys().cloned().collect(), &contents);
+        let documents = Documents::empty(Own::default()).with(groups, BTreeMap::new());
+        assert_eq!((0..600).filter(|n| documents.knows("a", "v1", &name(*n), "")).count(), MAX_COUNTED);
+        assert!(!documents.knows("a", "v1", &long, ""));
+        // They are all in the document.
+        assert!(text(documents.list(Root::Named, Form::V2)).contains("\"things0599\""));
     }
 
     #[test]

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+
+use crate::process::Reservation;
 
 /// How long one fetch may take in all (kube-aggregator `discoverymanager` has the same bound).
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,6 +35,8 @@ pub struct Fetched {
     pub etag: Option<String>,
     /// The whole body.
     pub body: Bytes,
+    /// What the body takes of the room for all documents that are being read, until it is dropped.
+    pub reservation: Option<Arc<Reservation>>,
 }
 
 /// Why a backend could not be asked, or what it said could not be believed; for the log and the operator.
@@ -75,16 +80,16 @@ impl std::error::Error for FetchError {}
 /// One GET to the backend of one APIService, as user `system:kube-aggregator` of group `system:masters`.
 ///
 /// Whoever implements it does not wait for the backend to be judged available, follows no redirect, decodes no
-/// more than [`MAX_BODY`] bytes (for whole OpenAPI documents more) and gives up after [`TIMEOUT`]; both bounds are
-/// checked here once more.
+/// more than `max_bytes` and gives up after [`TIMEOUT`]; both bounds are checked here once more.
 pub trait Fetch {
-    /// Asks the backend of `apiservice` for `path` (which never comes from a client).
+    /// Asks the backend of `apiservice` for `path` (which never comes from a client), for at most `max_bytes`.
     fn fetch(
         &self,
         apiservice: &str,
         path: &str,
         accept: &str,
         if_none_match: Option<&str>,
+        max_bytes: usize,
     ) -> impl Future<Output = Result<Fetched, FetchError>>;
 }
 
@@ -108,7 +113,8 @@ pub(crate) async fn within<F: Fetch>(
     accept: &str,
     if_none_match: Option<&str>,
 ) -> Result<Fetched, FetchError> {
-    let fetched = tokio::time::timeout(bounds.time, fetch.fetch(apiservice, path, accept, if_none_match))
+    let fetching = fetch.fetch(apiservice, path, accept, if_none_match, bounds.size);
+    let fetched = tokio::time::timeout(bounds.time, fetching)
         .await
         .map_err(|_| FetchError::new(format!("no answer to GET {path} within {} s", bounds.time.as_secs())))??;
     if fetched.body.len() > bounds.size {

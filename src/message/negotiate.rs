@@ -64,10 +64,15 @@ impl Clause<'_> {
     }
 }
 
-/// The entries of an `Accept` header, the preferred first: by quality, then the more specific, then as
+/// Entries of an `Accept` header that are looked at, and parameters of each: a header may be a megabyte long.
+const MAX_CLAUSES: usize = 64;
+const MAX_PARAMETERS: usize = 16;
+
+/// The first [`MAX_CLAUSES`] entries of an `Accept` header, the preferred first: by quality, then the more specific, then as
 /// they stand. Entries that cannot be read are left out, and so are those with a quality of zero.
 pub fn clauses(accept: &str) -> Vec<Clause<'_>> {
-    let mut clauses: Vec<_> = split(accept, ',').filter_map(clause).filter(|clause| clause.quality > 0.0).collect();
+    let wanted = split(accept, ',').filter_map(clause).filter(|clause| clause.quality > 0.0);
+    let mut clauses: Vec<_> = wanted.take(MAX_CLAUSES).collect();
     clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then(a.wildcards().cmp(&b.wildcards())));
     clauses
 }
@@ -120,7 +125,7 @@ fn clause(text: &str) -> Option<Clause<'_>> {
         if key.eq_ignore_ascii_case("q") {
             // What is no number between 0 and 1 is not wanted at all, rather than wanted most.
             clause.quality = value.parse().ok().filter(|q| (0.0..=1.0).contains(q)).unwrap_or(0.0);
-        } else {
+        } else if clause.parameters.len() < MAX_PARAMETERS {
             clause.parameters.push((key, unquoted(value)));
         }
     }
@@ -155,6 +160,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn accept_header_is_read_to_a_bound() {
+        let many = "a/b;c=d,".repeat(100_000) + "application/yaml";
+        assert_eq!(clauses(&many).len(), MAX_CLAUSES);
+        let parameters = "a/b".to_owned() + &";c=d".repeat(100_000) + ";q=0.5";
+        let clauses = clauses(&parameters);
+        assert_eq!((clauses[0].parameters.len(), clauses[0].quality), (MAX_PARAMETERS, 0.5));
+    }
 
     #[test]
     fn what_a_client_accepts() {

@@ -284,7 +284,14 @@ mod tests {
     }
 
     impl Fetch for World {
-        async fn fetch(&self, apiservice: &str, path: &str, _: &str, _: Option<&str>) -> Result<Fetched, FetchError> {
+        async fn fetch(
+            &self,
+            apiservice: &str,
+            path: &str,
+            _: &str,
+            _: Option<&str>,
+            _: usize,
+        ) -> Result<Fetched, FetchError> {
             if path == "/openapi/v2" {
                 return Ok(Fetched { status: 404, ..Fetched::default() });
             }

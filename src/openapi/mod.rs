@@ -15,4 +15,4 @@ pub use aggregation::OpenApi;
 pub use index::Index;
 pub use relay::{seal, split_hash};
 pub use serve::answer;
-pub use version2::{Aggregation2, MAX_DOCUMENT, Version2, merge_documents};
+pub use version2::{Aggregation2, Version2, merge_documents};

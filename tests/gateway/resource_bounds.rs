@@ -1,15 +1,23 @@
 //! What one request, watch or backend may cost: time, memory, and room in the audit log.
 
+use std::collections::HashSet;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use http::Method;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
 use serde_json::Value;
 
 use crate::audit;
 use crate::backend::{Backend, Settings, json};
-use crate::client::request;
-use crate::scene::THINGS;
-use crate::world::World;
+use crate::client::{Client, next, request};
+use crate::frames::{self, Frames, frame, get};
+use crate::scene::{Scene, THINGS};
+use crate::world::{World, eventually};
 
 const SELF_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const YAML: (&str, &str) = ("content-type", "application/yaml");
@@ -30,16 +38,17 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
+fn full(bytes: Vec<u8>) -> BoxBody<Bytes, std::io::Error> {
+    Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed()
+}
+
 /// Answers with a megabyte of blanks in a kilobyte of gzip whoever asks for `packed`.
 async fn things(world: &World) -> Backend {
     Backend::start(world, Settings::default(), async |request| {
         let mut answer = json(200, "{}");
         if request.uri().path().ends_with("/packed") {
             let blanks = gzip(&format!("{{\"a\":\"{}\"}}", " ".repeat(900 << 10)));
-            *answer.body_mut() = http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(
-                http_body_util::Full::new(blanks.into()),
-                |never| match never {},
-            ));
+            *answer.body_mut() = full(blanks);
             answer.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
         }
         answer
@@ -93,18 +102,185 @@ async fn audit_leaves_out_bodies_that_expand() {
     let packed = http::Request::post(format!("{THINGS}/gzip"))
         .header("content-type", "application/json")
         .header("content-encoding", "gzip")
-        .body(http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(
-            http_body_util::Full::new(packed.into()),
-            |never| match never {},
-        )))
+        .body(full(packed))
         .unwrap();
     assert_eq!(client.ask(packed).await.status, 200);
     let event = audit::of(&scene.world, "/gzip", 1).await.remove(0);
     assert_eq!(event["annotations"][REQUEST], "left out: it cannot be read");
 
     // A response is, to a multiple of its length.
-    let answer = client.ask(request(Method::GET, &format!("{THINGS}/packed"), &[("accept-encoding", "gzip")], "")).await;
+    let answer =
+        client.ask(request(Method::GET, &format!("{THINGS}/packed"), &[("accept-encoding", "gzip")], "")).await;
     assert!(answer.body.len() < 4 << 10, "{}", answer.body.len());
     let event = audit::of(&scene.world, "/packed", 1).await.remove(0);
     assert_eq!(event["annotations"][RESPONSE], "left out: it would expand to much more than was sent");
+}
+
+/// A backend whose watches never stop talking, in events of about 400 bytes; the watches that it serves, and
+/// how many it was asked for.
+async fn talkative(world: &World) -> (Backend, Arc<Mutex<HashSet<String>>>, Arc<AtomicUsize>) {
+    struct Serving(Arc<Mutex<HashSet<String>>>, String);
+    impl Drop for Serving {
+        fn drop(&mut self) {
+            self.0.lock().unwrap().remove(&self.1);
+        }
+    }
+    let served = Arc::<Mutex<HashSet<String>>>::default();
+    let begun = Arc::<AtomicUsize>::default();
+    let (serving, counted) = (served.clone(), begun.clone());
+    let backend = Backend::start(world, Settings::http2(), move |request| {
+        let mut answer = json(200, "{}");
+        let query = request.uri().query().unwrap_or_default().to_owned();
+        if query.starts_with("watch=1") {
+            serving.lock().unwrap().insert(query.clone());
+            counted.fetch_add(1, SeqCst);
+            let guard = Serving(serving.clone(), query);
+            let event = Bytes::from(format!("{{\"type\":\"MODIFIED\",\"object\":\"{}\"}}\n", "x".repeat(360)));
+            let events = futures_util::stream::repeat_with(move || {
+                let _serves = &guard;
+                Ok(Frame::data(event.clone()))
+            });
+            *answer.body_mut() = BodyExt::boxed(StreamBody::new(events));
+        }
+        async { answer }
+    })
+    .await;
+    (backend, served, begun)
+}
+
+/// The peak is told to whoever runs this with `--nocapture`.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_watches_hold_little_memory_and_give_it_back() {
+    let world = World::new();
+    let (backend, served, begun) = talkative(&world).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let bystander = scene.http2().await;
+    assert_eq!(bystander.get(THINGS).await.status, 200);
+    let before = scene.gateway.resident();
+    let mut connections = Vec::new();
+    for connection in 0..2 {
+        // Windows as wide as HTTP/2 allows, for each stream and for all of them.
+        let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&scene.jane), &[(4, 0x7fff_ffff)]).await;
+        assert!(frames.send(&frame(frames::WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes())).await);
+        frames.deaf();
+        let watch = |n: u32| get(2 * n + 1, &format!("{THINGS}?watch=1&id={connection}-{n}"), &[]);
+        assert!(frames.flood((0..240).map(watch)).await);
+        connections.push(frames);
+    }
+    let mut peak = 0;
+    eventually("some of 480 watches to end", async || {
+        peak = peak.max(scene.gateway.resident());
+        (begun.load(SeqCst) == 480 && served.lock().unwrap().len() <= 130).then_some(())
+    })
+    .await;
+    peak = peak.max(scene.gateway.resident());
+    let grown = (peak - before) >> 10;
+    eprintln!("unread watches: {grown} MiB at the peak, {} go on", served.lock().unwrap().len());
+    assert!(grown < 200, "{grown} MiB");
+    assert_eq!(bystander.get(THINGS).await.status, 200);
+    drop(connections);
+    eventually("all watches to end", async || served.lock().unwrap().is_empty().then_some(())).await;
+    let left = eventually("memory to be given back", async || {
+        let left = scene.gateway.resident().saturating_sub(before) >> 10;
+        (left < 40).then_some(left)
+    })
+    .await;
+    eprintln!("unread watches: {left} MiB left when they are gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_watches_beyond_the_bound_end_between_two_events() {
+    let world = World::new();
+    let (backend, served, _) = talkative(&world).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let mut watches = Vec::new();
+    for connection in 0..2 {
+        let client = scene.http2().await;
+        for n in 0..150 {
+            let query = format!("watch=1&id={connection}-{n}");
+            let response = client.send(crate::client::get(&format!("{THINGS}?{query}"), &[])).await.unwrap();
+            watches.push((query, response.into_body()));
+        }
+    }
+    // 32 MiB are for one user alone, of 256 KiB for each watch.
+    eventually("watches beyond the bound to end", async || (served.lock().unwrap().len() <= 128).then_some(())).await;
+    let going_on = served.lock().unwrap().clone();
+    assert!(going_on.len() > 100, "{}", going_on.len());
+    let mut ended = 0;
+    // Each connection has one window for all its watches: those that go on are left, so that it comes free.
+    watches.retain(|(query, _)| !going_on.contains(query));
+    for (query, mut body) in watches {
+        let mut text = Vec::new();
+        while let Some(data) = next(&mut body).await {
+            text.extend_from_slice(&data.unwrap_or_else(|error| panic!("{query}: {error}")));
+        }
+        assert!(text.is_empty() || text.ends_with(b"\"}\n"), "{query} ended in an event");
+        ended += 1;
+    }
+    assert!(ended >= 150, "{ended}");
+}
+
+/// Twelve backends that never stop sending their OpenAPI document.
+#[tokio::test(flavor = "multi_thread")]
+async fn openapi_documents_without_end_take_bounded_memory() {
+    let world = World::new();
+    let mut backends = Vec::new();
+    for n in 0..12 {
+        let (name, group) = (format!("evil{n}"), format!("evil{n}.example.com"));
+        let host: &'static str = format!("{name}-v1.{name}.svc").leak();
+        let settings = Settings { names: vec![host], all: true, ..Settings::http2() };
+        let text = format!(r#"{{"kind":"APIResourceList","groupVersion":"{group}/v1","resources":[]}}"#);
+        let backend = Backend::start(&world, settings, move |request| {
+            let mut answer = json(if request.uri().path().starts_with("/apis/") { 200 } else { 404 }, &text);
+            if request.uri().path() == "/openapi/v2" {
+                answer = json(200, "");
+                let blanks = Bytes::from(vec![b' '; 64 << 10]);
+                let blanks = futures_util::stream::repeat_with(move || Ok(Frame::data(blanks.clone())));
+                *answer.body_mut() = BodyExt::boxed(StreamBody::new(blanks));
+            }
+            async { answer }
+        })
+        .await;
+        world.register(&group, "v1", &[&backend]);
+        backends.push(backend);
+    }
+    let gateway = world.gateway(&[]);
+    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    assert_eq!(client.get("/apis").await.status, 200);
+    let before = gateway.resident();
+    let reading = tokio::spawn(async move { client.get("/openapi/v2").await.status });
+    let mut peak = before;
+    eventually("every document to be refused", async || {
+        peak = peak.max(gateway.resident());
+        let refused = |n: usize| {
+            let name = format!("v1.evil{n}.example.com");
+            gateway.log().iter().any(|line| line.contains("OpenAPI v2 of the backend failed") && line.contains(&name))
+        };
+        (0..12).all(refused).then_some(())
+    })
+    .await;
+    let grown = (peak - before) >> 10;
+    eprintln!("endless OpenAPI documents: {grown} MiB at the peak");
+    assert!(grown < 300, "{grown} MiB");
+    assert_eq!(reading.await.unwrap(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accept_headers_of_a_megabyte_take_little_memory() {
+    let world = World::new();
+    let backend = things(&world).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let client = scene.http2().await;
+    assert_eq!(client.get("/apis").await.status, 200);
+    let before = scene.gateway.resident();
+    for accept in ["a/b;c=d,".repeat(110_000), format!("a/b{}", ";c=d".repeat(220_000)), "*/x,".repeat(220_000)] {
+        for path in ["/apis", "/openapi/v2", "/openapi/v3", "/apis/apiregistration.k8s.io/v1/apiservices"] {
+            // None of it is anything that we have.
+            let status = client.ask(crate::client::get(path, &[("accept", &accept)])).await.status;
+            assert!([406, 431].contains(&status.as_u16()), "{path}: {status}");
+        }
+    }
+    let grown = scene.gateway.resident().saturating_sub(before) >> 10;
+    eprintln!("odd Accept headers: {grown} MiB");
+    assert!(grown < 40, "{grown} MiB");
 }

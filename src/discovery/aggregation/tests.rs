@@ -49,6 +49,7 @@ impl Fetch for World {
         path: &str,
         _: &str,
         if_none_match: Option<&str>,
+        _: usize,
     ) -> Result<Fetched, FetchError> {
         let key = (apiservice.to_owned(), path.to_owned());
         let behaviour = {
@@ -82,7 +83,13 @@ fn known(group: &str, version: &str, service_key: &str) -> Known {
 }
 
 fn answer(content_type: &str, body: String) -> Behaviour {
-    Behaviour::Answer(Fetched { status: 200, content_type: content_type.into(), etag: None, body: body.into() })
+    Behaviour::Answer(Fetched {
+        status: 200,
+        content_type: content_type.into(),
+        etag: None,
+        body: body.into(),
+        ..Fetched::default()
+    })
 }
 
 /// A good backend that serves `resource` in each of `versions`, with an entity tag.
@@ -100,7 +107,13 @@ fn good(group: &str, versions: &[&str], resource: &str) -> Behaviour {
         versions.join(",")
     );
     let etag = Some(format!("\"{resource}{}\"", versions.len()));
-    Behaviour::Answer(Fetched { status: 200, content_type: AGGREGATED.into(), etag, body: body.into() })
+    Behaviour::Answer(Fetched {
+        status: 200,
+        content_type: AGGREGATED.into(),
+        etag,
+        body: body.into(),
+        ..Fetched::default()
+    })
 }
 
 /// What is served for each group and version: resources, or with a `!` when marked stale.

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request, response};
 
@@ -13,6 +13,9 @@ use crate::message::hop_by_hop;
 const MOST_LINES: usize = 200;
 /// Bytes of an answer's head.
 const MOST_BYTES: usize = 256 << 10;
+
+/// Bytes of empty lines before a status line.
+const MOST_LINE_ENDS: usize = 16;
 
 /// How long the body of a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +108,26 @@ impl Head {
         let framing = framing(&mut parts, method)?;
         let keeps = !matches!(framing, Framing::Close) && keeps(&parts);
         Ok(Some((Head { parts, framing, keeps }, end)))
+    }
+}
+
+/// Empty lines before a status line. A few are skipped (httparse skips any number, but reads them anew each time).
+#[derive(Default)]
+pub(super) struct EmptyLines(usize);
+
+impl EmptyLines {
+    /// Takes them off the beginning of `piece`; whether nothing is left of it.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub(super) fn skip(&mut self, piece: &mut Bytes) -> Result<bool, Fault> {
+        let ends = piece.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        self.0 += ends;
+        if self.0 > MOST_LINE_ENDS {
+            return Err(Fault::Nonsense("empty lines come before its status line"));
+        }
+        piece.advance(ends);
+        Ok(piece.is_empty())
     }
 }
 

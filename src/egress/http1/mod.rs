@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use self::answer::Answer;
 pub use self::chunks::{Chunks, Step};
 pub use self::fault::Fault;
+use self::head::EmptyLines;
 pub use self::head::{Framing, Head};
 pub(super) use self::open::Open;
 use self::wire::Wire;
@@ -73,10 +74,14 @@ impl Line {
     async fn answer(&self, method: Method, may_switch: bool) -> Result<Response<Received>, Fault> {
         // What came of a head before the last piece; nearly always it comes in one.
         let mut begun = Vec::new();
+        let mut empty_lines = EmptyLines::default();
         loop {
             let mut piece = poll_fn(|cx| self.wire.poll_read(cx)).await?;
             if piece.is_empty() {
                 return Err(Fault::Ended);
+            }
+            if begun.is_empty() && empty_lines.skip(&mut piece)? {
+                continue;
             }
             let before = begun.len();
             if before > 0 {
@@ -96,6 +101,7 @@ impl Line {
             // What is only for us to know; a switch alone ends with a status of its class.
             if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
                 begun.clear();
+                empty_lines = EmptyLines::default();
                 self.wire.put_back(rest);
                 continue;
             }

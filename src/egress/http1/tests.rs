@@ -257,6 +257,30 @@ async fn a_large_body_waits_for_who_reads_it_and_comes_whole() {
 }
 
 #[tokio::test]
+async fn empty_lines_before_a_status_line_are_skipped_to_a_bound() {
+    const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    locally(async {
+        for (before, fine) in [("\r\n".repeat(8), true), ("\n".repeat(16), true), ("\r\n".repeat(9), false)] {
+            for step in [1, 7, 1000] {
+                let (mut line, mut far, _open) = line();
+                let asking = async { line.ask(request(Method::GET, Body::Empty)).await.map(|answer| answer.status()) };
+                let backend = async {
+                    for piece in format!("{before}{ANSWER}").as_bytes().chunks(step) {
+                        // It may be cut before all of it is written.
+                        let _ = far.write_all(piece).await;
+                        yield_now().await;
+                    }
+                };
+                let (answer, ()) = tokio::join!(asking, backend);
+                assert_eq!(answer.is_ok(), fine, "{} bytes in steps of {step}: {answer:?}", before.len());
+                assert!(fine || matches!(answer, Err(Fault::Nonsense(_))), "{answer:?}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_body_that_breaks_off_or_lies_about_its_length_ends_the_connection() {
     struct Lies(Option<Bytes>);
     impl http_body::Body for Lies {

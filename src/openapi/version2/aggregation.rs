@@ -28,7 +28,7 @@ use crate::process::{Published, Publisher};
 const TIME: Duration = Duration::from_secs(20);
 /// The largest document we take of the delegate. That of a kube-apiserver has 2 MiB, and some 40 KiB more for each
 /// CustomResourceDefinition.
-pub const MAX_DOCUMENT: usize = 64 << 20;
+const MAX_DOCUMENT: usize = 64 << 20;
 /// The largest of a backend, which may well describe more than it is registered for.
 const MAX_OF_BACKEND: usize = 16 << 20;
 /// The largest part that one APIService may have in the merged document.
@@ -472,7 +472,15 @@ mod tests {
     struct World(Rc<(RefCell<Option<String>>, Cell<usize>)>);
 
     impl Fetch for World {
-        async fn fetch(&self, _: &str, path: &str, _: &str, tag: Option<&str>) -> Result<Fetched, FetchError> {
+        async fn fetch(
+            &self,
+            _: &str,
+            path: &str,
+            _: &str,
+            tag: Option<&str>,
+            most: usize,
+        ) -> Result<Fetched, FetchError> {
+            assert_eq!(most, MAX_OF_BACKEND);
             assert_eq!(path, "/openapi/v2");
             self.0.1.set(self.0.1.get() + 1);
             let Some(body) = self.0.0.borrow().clone() else { return Err(FetchError::new("refused")) };

@@ -16,7 +16,7 @@ mod serve;
 
 use crate::discovery::{Document, FetchError};
 
-pub use aggregation::{Aggregation2, MAX_DOCUMENT};
+pub use aggregation::Aggregation2;
 pub use serve::Version2;
 
 /// The document of version 3 that says what `body`, one of version 2, says of the paths that begin with `prefix`;

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderValue, Method, Request};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use rustls_pki_types::UnixTime;
 
@@ -15,7 +16,7 @@ use crate::forward::{Stamp, upstream, wire};
 use crate::kubeapi::User;
 use crate::message::Body;
 use crate::observe::metrics::Metrics;
-use crate::process::Published;
+use crate::process::{Published, Reservation, Shares};
 use crate::registry::{ApiService, ClientCertificate, Resolved};
 use crate::route::Table;
 use crate::tls::KeyPair;
@@ -144,9 +145,12 @@ impl Probe for &Asker {
 /// The asker as discovery and OpenAPI use it.
 pub(super) struct Fetcher {
     pub(super) asker: std::rc::Rc<Asker>,
-    /// The most bytes of a body.
-    pub(super) most: usize,
+    /// Memory for all documents that are being read, shared by APIServices.
+    pub(super) memory: Arc<Shares>,
 }
+
+/// The most memory that documents take while they are read, in bytes; one alone may take half of it.
+pub(super) const DOCUMENT_MEMORY: usize = 128 << 20;
 
 impl Fetch for Fetcher {
     async fn fetch(
@@ -155,6 +159,7 @@ impl Fetch for Fetcher {
         path: &str,
         accept: &str,
         if_none_match: Option<&str>,
+        max_bytes: usize,
     ) -> Result<Fetched, FetchError> {
         let table = self.asker.table.get();
         let route = table.by_name(apiservice).ok_or_else(|| FetchError::new("it is not registered any more"))?;
@@ -170,7 +175,7 @@ impl Fetch for Fetcher {
             resolved.endpoints.iter().zip(&route.standings).partition(|(_, standing)| standing.is_out());
         for (address, _) in fine.into_iter().chain(out).take(3) {
             match self.asker.ask(&route.api_service, resolved, address, path, &headers).await {
-                Ok(sent) => return read(sent, self.most).await,
+                Ok(sent) => return read(sent, path, max_bytes, Reservation::of(&self.memory, apiservice)).await,
                 Err(Unanswered { reason, cause, unreachable }) => {
                     last = FetchError { text: format!("{reason}: {cause}"), unreachable };
                 }
@@ -180,23 +185,54 @@ impl Fetch for Fetcher {
     }
 }
 
-async fn read(sent: Sent, most: usize) -> Result<Fetched, FetchError> {
+/// Reads a document into buffers of our own, however small the pieces are in which it comes.
+async fn read(sent: Sent, path: &str, most: usize, mut reservation: Reservation) -> Result<Fetched, FetchError> {
     let Sent { response, mut lease, .. } = sent;
-    let (parts, body) = response.into_parts();
+    let (parts, mut body) = response.into_parts();
     let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::to_owned);
-    let body: Bytes = Limited::new(body, most)
-        .collect()
-        .await
-        .map_err(|error| FetchError::new(format!("its answer broke off: {error}")))?
-        .to_bytes();
+    let too_large = || FetchError::new(format!("the answer to GET {path} is larger than {} MiB", most >> 20));
+    if body.size_hint().lower() > most as u64 {
+        return Err(too_large());
+    }
+    let (mut full, mut last, mut length) = (Vec::new(), BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| FetchError::new(format!("its answer broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        length += data.len();
+        if length > most {
+            return Err(too_large());
+        }
+        if last.len() + data.len() > last.capacity() {
+            let capacity = length.clamp(BUFFERS.0, BUFFERS.1).max(data.len());
+            if !reservation.grow(capacity) {
+                return Err(FetchError::new(format!(
+                    "the answer to GET {path} is left out: all documents that are being read are larger than {} MiB \
+                     together",
+                    DOCUMENT_MEMORY >> 20
+                )));
+            }
+            full.push(std::mem::replace(&mut last, BytesMut::with_capacity(capacity)));
+        }
+        last.extend_from_slice(&data);
+    }
     lease.finished();
+    let body = if full.len() < 2 {
+        last.freeze()
+    } else {
+        full.push(last);
+        Bytes::from(full.concat())
+    };
     Ok(Fetched {
         status: parts.status.as_u16(),
         content_type: text(CONTENT_TYPE).unwrap_or_default(),
         etag: text(ETAG),
         body,
+        reservation: Some(Arc::new(reservation)),
     })
 }
+
+/// The first buffer for a document, and the largest, in bytes.
+const BUFFERS: (usize, usize) = (16 << 10, 1 << 20);
 
 /// Tells the metrics what becomes of APIServices.
 pub(super) struct Counting(pub(super) Arc<Metrics>);

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::task::spawn_local;
 
-use super::asker::{Asker, Counting, Fetcher};
+use super::asker::{Asker, Counting, DOCUMENT_MEMORY, Fetcher};
 use super::doubts::{self, Doubts};
 use super::expiry::{ExpiryLog, Sources};
 use super::mistakes::Mistakes;
@@ -23,13 +23,13 @@ use crate::authorize::rbac_proxy::{self, RulesFile};
 use crate::authorize::{Policy, PolicyFile};
 use crate::availability::report::{self, View};
 use crate::availability::{self, Board, ConditionStatus};
-use crate::discovery::{Change, Discovery, Documents, Kept, Known, MAX_BODY, Own};
+use crate::discovery::{Change, Discovery, Documents, Kept, Known, Own};
 use crate::egress::{Pool, Ways, WaysFile};
 use crate::forward::Stamp;
 use crate::observe::audit;
 use crate::observe::metrics::{Circuit, Metrics};
-use crate::openapi::{Aggregation2, Index, MAX_DOCUMENT, OpenApi, Version2};
-use crate::process::{Drain, Phase, Published, Publisher};
+use crate::openapi::{Aggregation2, Index, OpenApi, Version2};
+use crate::process::{Drain, Phase, Published, Publisher, Shares};
 use crate::registry::{ApiService, Backend, DELEGATE, Delegate, Mark, Registry, Rules, UpstreamFiles, Upstreams};
 use crate::reviewer::{ConfigMap, Speaker};
 use crate::route::{self, Route, Table};
@@ -105,11 +105,12 @@ impl Control {
             delegate: self.delegates_all,
             registrations_elsewhere: self.registrations_elsewhere,
         };
-        let fetcher = |most| Fetcher { asker: asker.clone(), most };
-        let (discovery, documents) = Discovery::start(fetcher(MAX_BODY), own, &self.kept);
+        let memory = Shares::new(DOCUMENT_MEMORY);
+        let fetcher = || Fetcher { asker: asker.clone(), memory: memory.clone() };
+        let (discovery, documents) = Discovery::start(fetcher(), own, &self.kept);
         let delegate_documents = self.delegates_all.then(|| documents.clone());
-        let (openapi, index) = OpenApi::start(fetcher(MAX_BODY), own, &self.kept);
-        let (openapi2, version2) = Aggregation2::start(fetcher(MAX_DOCUMENT), &self.kept);
+        let (openapi, index) = OpenApi::start(fetcher(), own, &self.kept);
+        let (openapi2, version2) = Aggregation2::start(fetcher(), &self.kept);
         if ready.send((documents, index, version2)).is_err() {
             return;
         }
