@@ -10,7 +10,7 @@ use super::text::{Kind, Text};
 
 /// Characters of an error that are kept.
 const LONGEST_ERROR: usize = 400;
-/// At most one log line in this time about one server, however often it fails and recovers.
+/// At most one log line in this time that calls to one server fail, however often they fail and recover.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is called.
@@ -69,6 +69,8 @@ struct State {
     failure: Option<CallFailure>,
     latency: Option<Duration>,
     watches: bool,
+    /// Whether the log says that calls fail, and when it said so last.
+    logged_as_failing: bool,
     logged: Option<Instant>,
 }
 
@@ -120,9 +122,33 @@ pub enum CallChange {
 impl CallHealth {
     /// Records one call to `server`: its error if it failed, and how long it took. Logs a change of state.
     pub fn record(&self, server: impl std::fmt::Display, result: Result<(), &str>, took: Duration) {
-        let change = self.record_quietly(server, result, took);
-        if change != CallChange::None && self.may_log() {
-            self.log(change);
+        self.record_quietly(server, result, took);
+        match (self.change_to_log(Instant::now()), self.status()) {
+            (CallChange::Failed, CallStatus { kind, name, server, failure: Some(failure), .. }) => {
+                let (call, error) = (kind.as_str(), failure.error);
+                tracing::error!(call, name, server, error, "calls fail; see 'narthex status'");
+            }
+            (CallChange::Recovered, CallStatus { kind, name, server, .. }) => {
+                tracing::info!(call = kind.as_str(), name, server, "calls succeed again");
+            }
+            _ => {}
+        }
+    }
+
+    /// What the log does not say yet. A failure that comes too soon after one that was logged is logged later, if calls
+    /// still fail then; a recovery is logged if the failure was.
+    fn change_to_log(&self, now: Instant) -> CallChange {
+        let mut state = self.state.lock();
+        match (state.failure.is_some(), state.logged_as_failing) {
+            (true, false) if state.logged.is_none_or(|last| now - last >= LOG_INTERVAL) => {
+                (state.logged_as_failing, state.logged) = (true, Some(now));
+                CallChange::Failed
+            }
+            (false, true) => {
+                state.logged_as_failing = false;
+                CallChange::Recovered
+            }
+            _ => CallChange::None,
         }
     }
 
@@ -200,27 +226,6 @@ impl CallHealth {
             cache_hits: self.cache_hits.get(),
         }
     }
-
-    fn may_log(&self) -> bool {
-        let (mut state, now) = (self.state.lock(), Instant::now());
-        let due = state.logged.is_none_or(|last| now - last >= LOG_INTERVAL);
-        if due {
-            state.logged = Some(now);
-        }
-        due
-    }
-
-    fn log(&self, change: CallChange) {
-        let CallStatus { kind, name, server, failure, .. } = self.status();
-        let call = kind.as_str();
-        match (change, failure) {
-            (CallChange::Failed, Some(CallFailure { error, .. })) => {
-                tracing::error!(call, name, server, error, "calls fail; see 'narthex status'");
-            }
-            (CallChange::Recovered, None) => tracing::info!(call, name, server, "calls succeed again"),
-            _ => {}
-        }
-    }
 }
 
 /// All that is called, as long as somebody may call it.
@@ -251,34 +256,38 @@ impl Calls {
     /// Families `narthex_remote_call*`.
     pub(super) fn render(&self, text: &mut Text) {
         let all = self.status();
-        let labels = |of: &CallStatus| [("call", of.kind.as_str().to_owned()), ("name", of.name.clone())];
-        let each = |value: &dyn Fn(&CallStatus) -> Option<(Option<&'static str>, f64)>, text: &mut Text| {
-            for status in &all {
-                let labels = labels(status);
-                let mut pairs: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
-                if let Some((result, value)) = value(status) {
-                    pairs.extend(result.map(|result| ("result", result)));
-                    pairs.push(("server", &status.server));
-                    text.sample(&pairs, value);
-                }
-            }
-        };
         text.family(
             "narthex_remote_call_failing",
             Kind::Gauge,
             "1 while the last call to an API server, webhook, token issuer or egress proxy failed.",
         );
-        each(&|of| Some((None, f64::from(u8::from(of.failure.is_some())))), text);
+        for of in &all {
+            text.sample(&of.labels(), u64::from(of.failure.is_some()));
+        }
         text.family(
             "narthex_remote_call_last_success_timestamp_seconds",
             Kind::Gauge,
             "When a call last succeeded, in seconds since 1970.",
         );
-        let seconds = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() as f64;
-        each(&|of| of.last_success.map(|at| (None, seconds(at))), text);
+        for of in &all {
+            let seconds = of.last_success.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+            if let Some(seconds) = seconds {
+                text.sample(&of.labels(), seconds.as_secs());
+            }
+        }
         text.family("narthex_remote_calls_total", Kind::Counter, "Calls by their result.");
-        each(&|of| Some((Some("success"), of.successes as f64)), text);
-        each(&|of| Some((Some("error"), of.errors as f64)), text);
+        for of in &all {
+            let [call, name, server] = of.labels();
+            for (result, count) in [("success", of.successes), ("error", of.errors)] {
+                text.sample(&[call, name, ("result", result), server], count);
+            }
+        }
+    }
+}
+
+impl CallStatus {
+    fn labels(&self) -> [(&'static str, &str); 3] {
+        [("call", self.kind.as_str()), ("name", &self.name), ("server", &self.server)]
     }
 }
 
@@ -302,6 +311,32 @@ mod tests {
         assert_eq!((status.successes, status.errors, status.failure), (2, 2, None));
         assert_eq!((status.latency, status.server.as_str()), (Some(Duration::from_millis(8)), "10.0.0.1:443"));
         assert!(status.last_success.is_some() && !health.is_unproven());
+    }
+
+    #[test]
+    fn call_health_logs_failures_at_intervals_and_each_recovery_of_one() {
+        let calls = Calls::default();
+        let health = calls.register(CallKind::TokenReview, "");
+        let now = Instant::now();
+        let after = |result, millis| {
+            health.record_quietly("a", result, Duration::ZERO);
+            health.change_to_log(now + Duration::from_millis(millis))
+        };
+        assert_eq!(
+            [after(Ok(()), 0), after(Err("no"), 0), after(Err("no"), 10), after(Ok(()), 20), after(Ok(()), 30)],
+            [CallChange::None, CallChange::Failed, CallChange::None, CallChange::Recovered, CallChange::None]
+        );
+        // Too soon again; later, it still fails.
+        assert_eq!(
+            [
+                after(Err("no"), 40),
+                after(Ok(()), 50),
+                after(Err("no"), 60),
+                after(Err("no"), 1000),
+                after(Ok(()), 1001)
+            ],
+            [CallChange::None, CallChange::None, CallChange::None, CallChange::Failed, CallChange::Recovered]
+        );
     }
 
     #[test]
