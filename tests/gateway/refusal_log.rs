@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::backend::{Backend, Settings, json as answer};
 use crate::client::{Client, admin, get};
 use crate::scene::{Scene, THINGS};
-use crate::world::{World, narthex};
+use crate::world::{World, eventually, narthex};
 
 async fn refusals(scene: &Scene) -> Vec<Value> {
     let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
@@ -66,6 +66,17 @@ async fn refusal_log_has_user_verb_status_cause_and_audit_id_and_no_secret() {
     assert!(table.starts_with("AGE ") && table.contains("Forbidden") && table.contains(&audit_id), "{table}");
     let read: Value = serde_json::from_str(&show("json")).unwrap();
     assert!(read["refusals"].as_array().unwrap().len() == 3 && read.get("apiservices").is_none(), "{read}");
+    // Plain HTTP where TLS is spoken.
+    let mut socket = tokio::net::TcpStream::connect(scene.gateway.address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut socket, b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    eventually("the failed handshake to be counted", async || {
+        let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+        (report["handshakeFailures"]["plain_http"] == 1).then_some(())
+    })
+    .await;
+    let table = show("table");
+    assert!(table.contains("FAILED HANDSHAKES") && table.contains("plain_http"), "{table}");
     let page = admin(&scene.gateway, get("/", &[])).await.text();
+    assert!(page.contains("plain_http 1"), "{page}");
     assert!(page.contains("Refused and failed requests") && page.contains(&audit_id), "{page}");
 }

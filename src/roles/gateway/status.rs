@@ -1,5 +1,6 @@
 //! What the operator is told of a running gateway.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +22,7 @@ use crate::observe::access::{AccessLog, RefusedRequest};
 use crate::observe::audit::SinkReport;
 use crate::observe::health::{Check, Health};
 use crate::observe::log::LogLevel;
-use crate::observe::metrics::CallStatus;
+use crate::observe::metrics::{CallStatus, Metrics};
 use crate::process::Published;
 use crate::registry::{Backend, DELEGATE, Registry};
 use crate::route::Route;
@@ -94,7 +95,7 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
         cluster: told.cluster.as_ref().map(cluster_report),
         authorizers: shared.authorizer.describe(),
         file_problems: told.mistakes.now(),
-        handshake_failures: Default::default(),
+        handshake_failures: handshake_failures(&shared.metrics),
         refusals: told.access_log.refusals().into_iter().map(refusal).collect(),
         audit: shared.auditor.iter().flat_map(|auditor| auditor.report()).map(AuditSink::from).collect(),
         document_problems: document_problems(shared, &told.board),
@@ -105,6 +106,12 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: told.log_level.current(),
     }
+}
+
+/// Failed handshakes of clients, by reason; those that never happened are left out.
+fn handshake_failures(metrics: &Metrics) -> BTreeMap<String, u64> {
+    let failures = metrics.tls_handshake_failures().into_iter().filter(|(_, count)| *count > 0);
+    failures.map(|(failure, count)| (failure.as_str().to_owned(), count)).collect()
 }
 
 fn refusal(of: RefusedRequest) -> RefusalReport {
