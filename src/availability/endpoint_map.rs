@@ -42,9 +42,11 @@ impl ConnectionSettings {
 #[derive(Default)]
 pub(super) struct EndpointMap(Mutex<Entries>);
 
+type Entry = (Arc<ConnectionSettings>, Weak<Standing>);
+
 #[derive(Default)]
 struct Entries {
-    by_address: HashMap<Address, Vec<(Arc<ConnectionSettings>, Weak<Standing>)>>,
+    by_address: HashMap<Address, Vec<Entry>>,
     /// The number of addresses at which those that are gone are removed.
     sweep_at: usize,
 }
@@ -71,7 +73,7 @@ impl EndpointMap {
         there.retain(|(_, standing)| standing.strong_count() > 0);
         there.push((settings.clone(), Arc::downgrade(&made)));
         if entries.by_address.len() > entries.sweep_at.max(FEW) {
-            let is_held = |all: &Vec<(_, Weak<Standing>)>| all.iter().any(|(_, one)| one.strong_count() > 0);
+            let is_held = |all: &[Entry]| all.iter().any(|(_, one)| one.strong_count() > 0);
             entries.by_address.retain(|_, all| is_held(all));
             entries.sweep_at = entries.by_address.len() * 2;
         }
@@ -79,7 +81,7 @@ impl EndpointMap {
     }
 }
 
-fn find(all: &[(Arc<ConnectionSettings>, Weak<Standing>)], settings: &ConnectionSettings) -> Option<Arc<Standing>> {
+fn find(all: &[Entry], settings: &ConnectionSettings) -> Option<Arc<Standing>> {
     all.iter().find(|(of, _)| **of == *settings).and_then(|(_, standing)| standing.upgrade())
 }
 

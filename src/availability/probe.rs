@@ -90,7 +90,7 @@ pub(super) async fn one_probe(
         }
         let asked = timeout(api_service.settings.probe_timeout, probe.probe(api_service, resolved, endpoint)).await;
         let asked = asked.unwrap_or_else(|_| Err(ProbeFailure::timed_out(api_service, endpoint)));
-        heard(endpoint, asked.as_ref().map(|()| ()));
+        heard(endpoint, asked.as_ref().copied());
         match asked {
             Ok(()) => return Ok(()),
             Err(one) => failure = Some(one),

@@ -127,18 +127,18 @@ async fn meet<S: Service>(
             None => remote,
         };
         if begins_with_http(&mut socket).await? {
-            return Ok(Handshake::PlainHttp(client, socket));
+            return Err(Unmet::PlainHttp(client, socket));
         }
-        Ok(Handshake::Done(client, TlsAcceptor::from(tls).accept(socket).await?))
+        Ok((client, TlsAcceptor::from(tls).accept(socket).await?))
     });
     let (serving, handler, listed) = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
-        Ok(Ok(Handshake::Done(remote, stream))) => begin(remote, stream, &*service, &limits, &connections),
-        Ok(Ok(Handshake::PlainHttp(remote, socket))) => {
+        Ok(Ok((remote, stream))) => begin(remote, stream, &*service, &limits, &connections),
+        Ok(Err(Unmet::PlainHttp(remote, socket))) => {
             let error = io::Error::new(io::ErrorKind::InvalidData, "client sent an HTTP request to an HTTPS server");
             service.handshake_failed(remote, HandshakeFailure::PlainHttp, &error);
             return Box::pin(refuse_http(socket)).await;
         }
-        Ok(Err(error)) => return service.handshake_failed(remote, failure_of(&error), &error),
+        Ok(Err(Unmet::Failed(error))) => return service.handshake_failed(remote, failure_of(&error), &error),
         Err(_) => {
             return service.handshake_failed(remote, HandshakeFailure::Timeout, &io::ErrorKind::TimedOut.into());
         }
@@ -150,11 +150,17 @@ async fn meet<S: Service>(
     drop(handler);
 }
 
-/// What a client began with.
-enum Handshake {
-    Done(SocketAddr, tokio_rustls::server::TlsStream<TcpStream>),
-    /// An HTTP request without TLS.
+/// Why there is no TLS session with a client.
+enum Unmet {
+    Failed(io::Error),
+    /// It sent an HTTP request without TLS.
     PlainHttp(SocketAddr, TcpStream),
+}
+
+impl From<io::Error> for Unmet {
+    fn from(error: io::Error) -> Unmet {
+        Unmet::Failed(error)
+    }
 }
 
 /// From TLS to HTTP. Not an async function, nor a part of one: that would keep room for the stream beside what is made
