@@ -356,7 +356,7 @@ async fn what_comes_with_a_switch_is_the_tunnels() {
         assert_eq!(heard, "first second");
         tunnel.write_all(b"back").await.unwrap();
         drop(tunnel);
-        assert_eq!(read_to(&mut far, "back").await, "GET /a?b HTTP/1.1\r\n\r\nback");
+        assert_eq!(read_to(&mut far, "back").await, "GET /a?b HTTP/1.1\r\nupgrade: x\r\n\r\nback");
     })
     .await;
 }
