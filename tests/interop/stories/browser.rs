@@ -55,7 +55,7 @@ fn others(world: &World, kubectl: &Kubectl) {
     std::fs::create_dir_all(&www).unwrap();
     std::fs::write(www.join("attack.html"), "<!doctype html><p>hello</p>").unwrap();
     let files = format!("--www={}", www.display());
-    let door = Door::narthex(admin, &scratch, &[&files, "--log-level=debug"]);
+    let door = Door::narthex(admin, &scratch, &[&files, "--access-log=all"]);
     // A server of somebody else's, by a name that leads to this machine.
     let theirs =
         Door::narthex(admin, &scratch, &[&files, r"--accept-hosts=^evil\.example$", "--accept-paths=^/static/"]);
@@ -103,7 +103,7 @@ fn others(world: &World, kubectl: &Kubectl) {
         let path = if what == "create" { "/api/v1/namespaces".to_owned() } else { format!("/{what}") };
         let seen = eventually(what, || {
             let log = door.process.log();
-            let lines = log.lines().filter(|line| line.contains("answered") && line.contains(&path));
+            let lines = log.lines().filter(|line| line.contains("access client=") && line.contains(&path));
             let lines: Vec<_> = lines.map(str::to_owned).collect();
             if lines.is_empty() { Err(log) } else { Ok(lines) }
         });
