@@ -117,8 +117,11 @@ impl Availability {
         });
     }
 
-    /// The state of its circuit.
+    /// The state of its circuit. Of a backend that nothing is known against it is closed, and nobody locks.
     pub fn circuit(&self) -> metrics::Circuit {
+        if !self.remarkable.load(Ordering::Relaxed) {
+            return metrics::Circuit::Closed;
+        }
         self.circuit.lock().0.state(Instant::now())
     }
 

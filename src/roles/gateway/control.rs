@@ -301,7 +301,7 @@ impl Knowing {
                     }
                     // Of these nobody tells.
                     let delegate = table.delegate().filter(|_| self.delegates_all);
-                    table.routes().chain(delegate).for_each(|route| seen.look_at_circuit(route, &self.metrics));
+                    seen.look_at_circuits(table.routes().chain(delegate), &self.metrics);
                     if let Some(delegate) = &mut self.delegate {
                         delegate.observe(&self.metrics);
                     }
@@ -424,9 +424,20 @@ impl Seen {
         turned
     }
 
+    /// Looks at the circuits of all. One that is closed, as nearly all are, costs one load: a second of nothing must not
+    /// grow with the APIServices there are. Only where others were told, or none yet, are names looked up.
+    fn look_at_circuits<'r>(&mut self, routes: impl Iterator<Item = &'r Arc<Route>>, metrics: &Metrics) {
+        let all = self.circuits.is_empty() || self.circuits.values().any(|told| *told != Circuit::Closed);
+        for route in routes {
+            if all || route.availability.circuit() != Circuit::Closed {
+                self.look_at_circuit(route, metrics);
+            }
+        }
+    }
+
     fn look_at_circuit(&mut self, route: &Route, metrics: &Metrics) {
         let (name, now) = (&route.api_service.name, route.availability.circuit());
-        if route.api_service.backend != Backend::Local && self.circuits.get(name) != Some(&now) {
+        if !matches!(route.api_service.backend, Backend::Local) && self.circuits.get(name) != Some(&now) {
             self.circuits.insert(name.clone(), now);
             metrics.circuit_is(name, now);
         }
