@@ -259,8 +259,7 @@ impl Streamed for Relayed {
         }
         // What is bounded in time ends anyway; what is not kept here costs nothing.
         let Some(user) = this.user.as_ref().filter(|_| this.from.is_kept_here()) else { return Poll::Pending };
-        let unread = this.unread.get_or_insert_with(|| Unread::begin(&user.name));
-        if !unread.is_over(cx) {
+        if !this.unread.get_or_insert_with(Unread::begin).is_over(&user.name, cx) {
             return Poll::Pending;
         }
         this.last = Some(STREAM_WINDOW as usize);

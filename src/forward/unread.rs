@@ -1,8 +1,9 @@
 //! Watches that their clients do not read: how much of the process's memory they may hold, and for how long.
 //!
 //! Over HTTP/2 a backend may send up to the stream's window before the client has read anything. A watch that stands
-//! still is charged for that to its user. Beyond the user's share it has a while to move, beyond twice that none. It
-//! then ends cleanly between two events, and its client resumes, as of an API server whose watch cache has a slow client
+//! still for a second is charged for that to its user; one that moves sooner is not, however often it stops. Beyond the
+//! user's share it may stand still for five more seconds, and beyond that share no longer. It then ends cleanly between
+//! two events, and its client resumes, as of an API server whose watch cache has a slow client
 //! (`k8s.io/apiserver/pkg/storage/cacher/cache_watcher.go`).
 
 use std::sync::{Arc, LazyLock};
@@ -19,45 +20,66 @@ const MOST: usize = 64 << 20;
 /// How long those beyond that may stand still; there may be as many of them.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long an answer may stand still without being charged for: a burst of events stops the watches of a client that
+/// reads all of them.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// What is held within the bound, and what beyond it.
 static UNREAD: LazyLock<[Arc<Shares>; 2]> = LazyLock::new(|| [Shares::new(MOST), Shares::new(MOST)]);
 
 /// An answer that its client does not read; it moves again when this is dropped.
 pub(super) struct Unread {
-    /// None beyond all bounds.
-    share: Option<Arc<Share>>,
-    /// Until when it may stand still; none within the bound.
-    until: Option<Deadline>,
+    state: State,
+}
+
+enum State {
+    /// Not charged for before the deadline.
+    Fresh(Deadline),
+    /// It may stand still as long as it likes.
+    Within(Arc<Share>),
+    /// It may stand still until the deadline.
+    Beyond(Arc<Share>, Deadline),
+    /// There is no share left for it.
+    Over,
 }
 
 impl Unread {
-    /// An answer to `user` stands still.
-    pub(super) fn begin(user: &str) -> Unread {
-        Unread::of(user, &UNREAD)
+    /// An answer stands still.
+    pub(super) fn begin() -> Unread {
+        Unread { state: State::Fresh(Deadline::at(Instant::now() + GRACE)) }
     }
 
-    fn of(user: &str, [within, beyond]: &[Arc<Shares>; 2]) -> Unread {
-        let take = |shares: &Arc<Shares>| Some(shares.of(user)).filter(|share| share.take(CHARGE));
-        if let Some(share) = take(within) {
-            return Unread { share: Some(share), until: None };
+    /// Whether the answer to `user` has to end; otherwise the task of `cx` is woken when it has to.
+    pub(super) fn is_over(&mut self, user: &str, cx: &Context<'_>) -> bool {
+        if let State::Fresh(until) = &self.state
+            && until.is_over(cx.waker())
+        {
+            self.state = State::charged(user, &UNREAD);
         }
-        let share = take(beyond);
-        let until = share.is_some().then(|| Deadline::at(Instant::now() + PATIENCE));
-        Unread { share, until }
-    }
-
-    /// Whether it has to end; otherwise the task of `cx` is woken when it has to.
-    pub(super) fn is_over(&self, cx: &Context<'_>) -> bool {
-        match &self.until {
-            Some(until) => until.is_over(cx.waker()),
-            None => self.share.is_none(),
+        match &self.state {
+            State::Fresh(_) | State::Within(_) => false,
+            State::Beyond(_, until) => until.is_over(cx.waker()),
+            State::Over => true,
         }
     }
 }
 
-impl Drop for Unread {
+impl State {
+    fn charged(user: &str, [within, beyond]: &[Arc<Shares>; 2]) -> State {
+        let take = |shares: &Arc<Shares>| Some(shares.of(user)).filter(|share| share.take(CHARGE));
+        match take(within) {
+            Some(share) => State::Within(share),
+            None => match take(beyond) {
+                Some(share) => State::Beyond(share, Deadline::at(Instant::now() + PATIENCE)),
+                None => State::Over,
+            },
+        }
+    }
+}
+
+impl Drop for State {
     fn drop(&mut self) {
-        if let Some(share) = &self.share {
+        if let State::Within(share) | State::Beyond(share, _) = self {
             share.give_back(CHARGE);
         }
     }
@@ -72,19 +94,32 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn unread_watch_that_moves_within_a_second_is_not_charged() {
+        LocalSet::new()
+            .run_until(async {
+                let cx = Context::from_waker(Waker::noop());
+                let mut unread: Vec<Unread> = (0..4 * MOST / CHARGE).map(|_| Unread::begin()).collect();
+                assert!(unread.iter_mut().all(|unread| !unread.is_over("reader", &cx)));
+                assert!(unread.iter().all(|unread| matches!(unread.state, State::Fresh(_))));
+            })
+            .await;
+    }
+
+    #[tokio::test]
     async fn unread_watches_of_one_user_are_bounded_and_leave_room_for_others() {
         LocalSet::new()
             .run_until(async {
                 let bounds = [Shares::new(16 * CHARGE), Shares::new(16 * CHARGE)];
-                let cx = Context::from_waker(Waker::noop());
-                let begin = |user: &str, count: usize| -> Vec<Unread> {
-                    (0..count).map(|_| Unread::of(user, &bounds)).collect()
+                let begin = |user: &str, count: usize| -> Vec<State> {
+                    (0..count).map(|_| State::charged(user, &bounds)).collect()
                 };
-                let counts = |unread: &[Unread]| {
-                    let within =
-                        unread.iter().filter(|unread| unread.until.is_none() && unread.share.is_some()).count();
-                    let over = unread.iter().filter(|unread| unread.is_over(&cx)).count();
-                    [within, unread.len() - within - over, over]
+                let counts = |unread: &[State]| {
+                    let count = |which: fn(&&State) -> bool| unread.iter().filter(which).count();
+                    [
+                        count(|state| matches!(state, State::Within(_))),
+                        count(|state| matches!(state, State::Beyond(..))),
+                        count(|state| matches!(state, State::Over)),
+                    ]
                 };
                 let first = begin("mallory", 20);
                 assert_eq!(counts(&first), [8, 8, 4]);

@@ -344,7 +344,9 @@ impl Open {
 
     /// Whether it was refused or failed.
     fn is_refused(&self) -> bool {
-        self.refusal.is_some() || self.status >= 500 || matches!(self.end, End::BackendBroke | End::Timeout | End::Cut)
+        self.refusal.is_some()
+            || self.status >= 500
+            || matches!(self.end, End::BackendBroke | End::Timeout | End::Cut | End::SlowClient)
     }
 
     /// The record as the operator is shown it.
