@@ -99,7 +99,11 @@ impl StatusReport {
         if unknown > 0 {
             warnings.push(format!("{} not probed yet", plural(unknown, what, many)));
         }
-        let summary = format!("{} available", plural(all - unknown, what, many));
+        // A SOCKS5 server has none.
+        let summary = match all {
+            0 => self.phase.clone(),
+            _ => format!("{} available", plural(all - unknown, what, many)),
+        };
         Verdict { failures, warnings, summary }
     }
 }
