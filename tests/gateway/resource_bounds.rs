@@ -176,7 +176,8 @@ async fn unread_watches_hold_little_memory_and_give_it_back() {
     peak = peak.max(scene.gateway.resident());
     let grown = (peak - before) >> 10;
     eprintln!("unread watches: {grown} MiB at the peak, {} go on", served.lock().unwrap().len());
-    assert!(grown < 200, "{grown} MiB");
+    // 120 MiB of windows, which all may fill in the first second, and what it takes to hold them.
+    assert!(grown < 300, "{grown} MiB");
     assert_eq!(bystander.get(THINGS).await.status, 200);
     drop(connections);
     eventually("all watches to end", async || served.lock().unwrap().is_empty().then_some(())).await;
