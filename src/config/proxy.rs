@@ -107,7 +107,7 @@ static SEEN: Group = Group {
             "errors",
             "Which requests get a log line: none; those that a filter refused or that failed; all",
         ),
-        Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written"),
+        flags::ACCESS_LOG_FORMAT,
         flags::LOG_FORMAT,
         flags::LOG_LEVEL,
         flags::VERBOSITY,

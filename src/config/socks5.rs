@@ -82,7 +82,7 @@ static SEEN: Group = Group {
             "errors",
             "Which connections get a log line when they are over: none; refused or failed ones; all",
         ),
-        Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written"),
+        flags::ACCESS_LOG_FORMAT,
         Flag::new(
             "admin-address",
             Kind::Text("HOST:PORT"),

@@ -520,6 +520,8 @@ pub(in crate::config) const ADMIN_TOKEN_FILE: Flag = Flag::new(
     "File that holds a token which --admin-address asks everybody for, whatever they ask but metrics and health: as bearer token, or as password in a browser. Without it every process of this machine or pod is taken for the operator, a mesh's proxy among them. Followed on disk",
 );
 
+pub(in crate::config) const ACCESS_LOG_FORMAT: Flag =
+    Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written");
 pub(in crate::config) const LOG_FORMAT: Flag =
     Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "How log lines are written");
 pub(in crate::config) const LOG_LEVEL: Flag = Flag::new(
@@ -547,7 +549,7 @@ pub static SEEN: Group = Group {
             "errors",
             "Which requests get a log line: none; refused, failed or slow ones; all",
         ),
-        Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written"),
+        ACCESS_LOG_FORMAT,
         Flag::new(
             "audit-policy-file",
             Kind::File,
