@@ -28,11 +28,7 @@ const GRACE: Duration = Duration::from_secs(1);
 static UNREAD: LazyLock<[Arc<Shares>; 2]> = LazyLock::new(|| [Shares::new(MOST), Shares::new(MOST)]);
 
 /// An answer that its client does not read; it moves again when this is dropped.
-pub(super) struct Unread {
-    state: State,
-}
-
-enum State {
+pub(super) enum Unread {
     /// Not charged for before the deadline.
     Fresh(Deadline),
     /// It may stand still as long as it likes.
@@ -46,40 +42,38 @@ enum State {
 impl Unread {
     /// An answer stands still.
     pub(super) fn begin() -> Unread {
-        Unread { state: State::Fresh(Deadline::at(Instant::now() + GRACE)) }
+        Unread::Fresh(Deadline::at(Instant::now() + GRACE))
     }
 
     /// Whether the answer to `user` has to end; otherwise the task of `cx` is woken when it has to.
     pub(super) fn is_over(&mut self, user: &str, cx: &Context<'_>) -> bool {
-        if let State::Fresh(until) = &self.state
+        if let Unread::Fresh(until) = self
             && until.is_over(cx.waker())
         {
-            self.state = State::charged(user, &UNREAD);
+            *self = Unread::charged(user, &UNREAD);
         }
-        match &self.state {
-            State::Fresh(_) | State::Within(_) => false,
-            State::Beyond(_, until) => until.is_over(cx.waker()),
-            State::Over => true,
+        match self {
+            Unread::Fresh(_) | Unread::Within(_) => false,
+            Unread::Beyond(_, until) => until.is_over(cx.waker()),
+            Unread::Over => true,
         }
     }
-}
 
-impl State {
-    fn charged(user: &str, [within, beyond]: &[Arc<Shares>; 2]) -> State {
+    fn charged(user: &str, [within, beyond]: &[Arc<Shares>; 2]) -> Unread {
         let take = |shares: &Arc<Shares>| Some(shares.of(user)).filter(|share| share.take(CHARGE));
         match take(within) {
-            Some(share) => State::Within(share),
+            Some(share) => Unread::Within(share),
             None => match take(beyond) {
-                Some(share) => State::Beyond(share, Deadline::at(Instant::now() + PATIENCE)),
-                None => State::Over,
+                Some(share) => Unread::Beyond(share, Deadline::at(Instant::now() + PATIENCE)),
+                None => Unread::Over,
             },
         }
     }
 }
 
-impl Drop for State {
+impl Drop for Unread {
     fn drop(&mut self) {
-        if let State::Within(share) | State::Beyond(share, _) = self {
+        if let Unread::Within(share) | Unread::Beyond(share, _) = self {
             share.give_back(CHARGE);
         }
     }
@@ -100,7 +94,7 @@ mod tests {
                 let cx = Context::from_waker(Waker::noop());
                 let mut unread: Vec<Unread> = (0..4 * MOST / CHARGE).map(|_| Unread::begin()).collect();
                 assert!(unread.iter_mut().all(|unread| !unread.is_over("reader", &cx)));
-                assert!(unread.iter().all(|unread| matches!(unread.state, State::Fresh(_))));
+                assert!(unread.iter().all(|unread| matches!(unread, Unread::Fresh(_))));
             })
             .await;
     }
@@ -110,15 +104,15 @@ mod tests {
         LocalSet::new()
             .run_until(async {
                 let bounds = [Shares::new(16 * CHARGE), Shares::new(16 * CHARGE)];
-                let begin = |user: &str, count: usize| -> Vec<State> {
-                    (0..count).map(|_| State::charged(user, &bounds)).collect()
+                let begin = |user: &str, count: usize| -> Vec<Unread> {
+                    (0..count).map(|_| Unread::charged(user, &bounds)).collect()
                 };
-                let counts = |unread: &[State]| {
-                    let count = |which: fn(&&State) -> bool| unread.iter().filter(which).count();
+                let counts = |unread: &[Unread]| {
+                    let count = |which: fn(&&Unread) -> bool| unread.iter().filter(which).count();
                     [
-                        count(|state| matches!(state, State::Within(_))),
-                        count(|state| matches!(state, State::Beyond(..))),
-                        count(|state| matches!(state, State::Over)),
+                        count(|unread| matches!(unread, Unread::Within(_))),
+                        count(|unread| matches!(unread, Unread::Beyond(..))),
+                        count(|unread| matches!(unread, Unread::Over)),
                     ]
                 };
                 let first = begin("mallory", 20);

@@ -39,43 +39,33 @@ pub(super) async fn checks(
     headers: &mut HeaderMap,
     audit_id: &HeaderValue,
 ) -> String {
-    let list = pin!(list(connection, host, info, path, query, headers, audit_id));
+    let list = pin!(async {
+        let shared = &*connection.worker.shared;
+        let table = shared.table.get();
+        let Some(route) = table.delegate() else { return String::new() };
+        let Ok(who) = shared.authenticator.authenticate(&connection.peer, path.decoded(), headers).await else {
+            return String::new();
+        };
+        // Who would act as somebody else can ask for the delegate's checks one by one.
+        let Some(actor) = Actor::oneself(&who) else { return String::new() };
+        let Ok(permit) = shared.authorizer.authorize(&actor, info.clone()).await else { return String::new() };
+        let (info, user) = (permit.request(), permit.user());
+        let hand = shared.dealer.hand(&user.name);
+        let asked = async {
+            let place = admit(shared, user, info, hand).ok()?;
+            let _place = enter(shared, route, info, hand, place.as_ref()).ok()?;
+            let target = route.target(|| hand).ok()?;
+            let backend = connection.worker.backend(&target).ok()?;
+            let signature = connection.signature(user, host).ok()?;
+            let origin = Origin { signature: &signature, path: path.raw(), audit_id };
+            let path_and_query = PathAndQuery::try_from(format!("{}?{}", path.wire(), query.wire())).ok()?;
+            let _passage = target.passage().inspect(|passage| passage.sent());
+            let (status, body) = fetch(&backend, path_and_query, &origin, MAX_BODY).await.ok()?;
+            // 500 lists the checks as well, those that fail among them.
+            matches!(status.as_u16(), 200 | 500).then(|| String::from_utf8_lossy(&body).into_owned())
+        };
+        asked.await.unwrap_or_else(|| FAILED.to_owned())
+    });
     let listed = within(Instant::now().checked_add(TIMEOUT), list).await;
     listed.unwrap_or_else(|| FAILED.to_owned())
-}
-
-async fn list(
-    connection: &Connection,
-    host: Option<HeaderValue>,
-    info: &RequestInfo<'_>,
-    path: &CanonicalPath<'_>,
-    query: &Query<'_>,
-    headers: &mut HeaderMap,
-    audit_id: &HeaderValue,
-) -> String {
-    let shared = &*connection.worker.shared;
-    let table = shared.table.get();
-    let Some(route) = table.delegate() else { return String::new() };
-    let Ok(who) = shared.authenticator.authenticate(&connection.peer, path.decoded(), headers).await else {
-        return String::new();
-    };
-    // Who would act as somebody else can ask for the delegate's checks one by one.
-    let Some(actor) = Actor::oneself(&who) else { return String::new() };
-    let Ok(permit) = shared.authorizer.authorize(&actor, info.clone()).await else { return String::new() };
-    let (info, user) = (permit.request(), permit.user());
-    let hand = shared.dealer.hand(&user.name);
-    let asked = async {
-        let place = admit(shared, user, info, hand).ok()?;
-        let _place = enter(shared, route, info, hand, place.as_ref()).ok()?;
-        let target = route.target(|| hand).ok()?;
-        let backend = connection.worker.backend(&target).ok()?;
-        let signature = connection.signature(user, host).ok()?;
-        let origin = Origin { signature: &signature, path: path.raw(), audit_id };
-        let path_and_query = PathAndQuery::try_from(format!("{}?{}", path.wire(), query.wire())).ok()?;
-        let _passage = target.passage().inspect(|passage| passage.sent());
-        let (status, body) = fetch(&backend, path_and_query, &origin, MAX_BODY).await.ok()?;
-        // 500 lists the checks as well, those that fail among them.
-        matches!(status.as_u16(), 200 | 500).then(|| String::from_utf8_lossy(&body).into_owned())
-    };
-    asked.await.unwrap_or_else(|| FAILED.to_owned())
 }
