@@ -45,8 +45,8 @@ pub struct StatusReport {
     pub registry_problems: Vec<String>,
     /// What in the registry is allowed and works, but deserves a second look.
     pub registry_warnings: Vec<String>,
-    /// What is wrong with the discovery and OpenAPI documents of backends, as `APIService: document: what`; what they
-    /// said before is served.
+    /// What is wrong with the discovery and OpenAPI documents of backends, as `APIService: document: what`, and whether a
+    /// last good answer is served.
     pub document_problems: Vec<String>,
     /// Readiness checks that fail, as `name: why`.
     pub not_ready: Vec<String>,
@@ -139,7 +139,8 @@ pub struct EgressReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RemoteCallReport {
-    /// `TokenReview`, `SubjectAccessReview`, `ConfigMap`, `issuer`, `registry`, `audit webhook` or `egress proxy`.
+    /// `TokenReview`, `SubjectAccessReview`, `ConfigMap`, `issuer`, `registry`, `Lease`, `APIService status`,
+    /// `CertificateSigningRequest`, `audit webhook` or `egress proxy`.
     pub call: String,
     /// Which of several, as configured; else empty.
     pub name: String,
@@ -153,7 +154,8 @@ pub struct RemoteCallReport {
     pub last_failure: String,
     /// Error of the last call; empty while calls do not fail.
     pub error: String,
-    /// Duration of successful calls in microseconds, on a moving average; null before the first.
+    /// Duration in microseconds: of successful calls, on a moving average; while calls fail, of the last one. Null before
+    /// the first, and of watches.
     pub latency_micros: Option<u64>,
     /// Calls that succeeded since the process started.
     pub successes: u64,

@@ -12,6 +12,7 @@ use rustls_pki_types::UnixTime;
 use super::bearer::{self, Bearer};
 use super::identity_headers::Found;
 use super::jwt::{Holder, Jwt};
+use super::token_review::ReviewError;
 use super::{
     ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaders, Peer, RequestHeaders, TokenReviews, Tokens,
     UNAUTHENTICATED, speakable, websocket,
@@ -75,6 +76,7 @@ pub struct Authenticated {
 #[derive(Debug)]
 pub struct Unauthenticated {
     result: Authentication,
+    blame: Blame,
     cause: String,
     warning: Option<&'static str>,
 }
@@ -263,7 +265,10 @@ impl Authenticator {
             match reviews.holder(token).await {
                 Ok(Some(user)) => return Some(user),
                 Ok(None) => {}
-                Err(why) => attempt.error(authenticator, why),
+                Err(error) => {
+                    attempt.reviewer_failed |= matches!(error, ReviewError::Reviewer(_));
+                    attempt.error(authenticator, error.to_string());
+                }
             }
         }
         if attempt.errors.len() == before {
@@ -376,7 +381,7 @@ impl Unauthenticated {
 
 impl From<Unauthenticated> for Refusal {
     fn from(nobody: Unauthenticated) -> Refusal {
-        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).because(nobody.cause);
+        let refusal = Refusal::new(nobody.blame, Status::unauthorized()).because(nobody.cause);
         match nobody.warning {
             Some(warning) => refusal.with_warning(warning),
             None => refusal,
@@ -396,6 +401,8 @@ enum ByConnection {
 #[derive(Default)]
 struct Attempt {
     errors: Vec<String>,
+    /// Whether a TokenReview could not be had, so that a good token may have been refused.
+    reviewer_failed: bool,
     warning: Option<&'static str>,
 }
 
@@ -410,7 +417,8 @@ impl Attempt {
         } else {
             (Authentication::Error, self.errors.join("; "))
         };
-        Unauthenticated { result, cause, warning: self.warning }
+        let blame = if self.reviewer_failed { Blame::Gateway } else { Blame::Client };
+        Unauthenticated { result, blame, cause, warning: self.warning }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tokens that a kube-apiserver or a webhook judges: `TokenReview`, and what is remembered of its answers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -34,7 +35,8 @@ pub struct TokenReviews {
     secret: Secret,
     holders: DecisionCache<Arc<User>>,
     nobodies: DecisionCache<()>,
-    flights: Arc<Flights<Option<Arc<User>>>>,
+    /// Of a token that is wrong the flight brings what the reviewer says of it.
+    flights: Arc<Flights<Result<Option<Arc<User>>, Arc<str>>>>,
     metrics: Arc<Metrics>,
     health: Arc<CallHealth>,
 }
@@ -50,6 +52,24 @@ pub struct TokenReviewSettings {
     pub cache_ttl: Duration,
     /// How long and how often to ask.
     pub patience: Patience,
+}
+
+/// Why a review names nobody; the texts are for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ReviewError {
+    /// What the reviewer says is wrong with the token.
+    Token(Arc<str>),
+    /// The reviewer could not be asked, or its answer cannot be used.
+    Reviewer(Arc<str>),
+}
+
+impl fmt::Display for ReviewError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReviewError::Token(why) => f.write_str(why),
+            ReviewError::Reviewer(why) => write!(f, "TokenReview failed: {why}"),
+        }
+    }
 }
 
 /// What is sent; the fields in upstream's order.
@@ -133,8 +153,8 @@ impl TokenReviews {
     /// Who holds `token`; nobody if it is not good. Does not wait for what is remembered.
     ///
     /// # Errors
-    /// When the API server could not say; the text is for the log.
-    pub(super) async fn holder(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, Arc<str>> {
+    /// When the token is wrong, or the API server could not say.
+    pub(super) async fn holder(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, ReviewError> {
         let key = self.secret.key(|digest| {
             digest.text(token);
             digest.texts(self.settings.audiences.iter().map(String::as_str));
@@ -160,7 +180,7 @@ impl TokenReviews {
         self: &Arc<Self>,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<(User, Vec<String>)>, Arc<str>> {
+    ) -> Result<Option<(User, Vec<String>)>, ReviewError> {
         let (reviews, token, wanted) = (self.clone(), token.to_owned(), audiences.to_vec());
         let (answer, answered) = tokio::sync::oneshot::channel();
         self.remote.run(move |client: Rc<Client>| async move {
@@ -169,9 +189,9 @@ impl TokenReviews {
         });
         let whole = self.settings.patience.whole;
         match tokio::time::timeout(whole, answered).await {
-            Ok(Ok(outcome)) => outcome.map_err(Arc::from),
-            Ok(Err(_)) => Err("the question was given up".into()),
-            Err(_) => Err(format!("no answer within {whole:?}").into()),
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(ReviewError::Reviewer("the question was given up".into())),
+            Err(_) => Err(ReviewError::Reviewer(format!("no answer within {whole:?}").into())),
         }
     }
 
@@ -199,12 +219,12 @@ impl TokenReviews {
         holder.or_else(|| self.nobodies.fresh(key, now).map(|()| None))
     }
 
-    async fn ask(self: &Arc<Self>, key: Key, token: &str) -> Result<Option<Arc<User>>, Arc<str>> {
+    async fn ask(self: &Arc<Self>, key: Key, token: &str) -> Result<Option<Arc<User>>, ReviewError> {
         self.metrics.reviews().looked_up(metrics::DecisionCache::Token, Lookup::Miss);
         let _awaited = self.metrics.reviews().token_is_awaited();
         let answer = self.flights.join(
             key,
-            || self.remembered(&key, Instant::now()),
+            || self.remembered(&key, Instant::now()).map(Ok),
             |landing| {
                 let (reviews, token) = (self.clone(), token.to_owned());
                 self.remote.run(move |client: Rc<Client>| async move {
@@ -214,14 +234,28 @@ impl TokenReviews {
         );
         // The review has a bound of its own; this one holds also when its thread does not get to it.
         let whole = self.settings.patience.whole;
-        tokio::time::timeout(whole, answer).await.unwrap_or_else(|_| Err(format!("no answer within {whole:?}").into()))
+        match tokio::time::timeout(whole, answer).await {
+            Ok(Ok(answer)) => answer.map_err(ReviewError::Token),
+            Ok(Err(why)) => Err(ReviewError::Reviewer(why)),
+            Err(_) => Err(ReviewError::Reviewer(format!("no answer within {whole:?}").into())),
+        }
     }
 
     /// On the client's thread; goes on whatever becomes of who asked.
-    async fn review(&self, client: &Client, key: Key, token: &str, landing: Landing<Option<Arc<User>>>) {
+    async fn review(
+        &self,
+        client: &Client,
+        key: Key,
+        token: &str,
+        landing: Landing<Result<Option<Arc<User>>, Arc<str>>>,
+    ) {
         let outcome = self.asked(client, token, &self.settings.audiences).await;
         let outcome = outcome.map(|holder| holder.map(|(user, _)| Arc::new(user)));
-        landing.land(outcome.map(|user| self.remember(key, token, user)).map_err(Arc::from));
+        landing.land(match outcome {
+            Ok(user) => Ok(Ok(self.remember(key, token, user))),
+            Err(ReviewError::Token(why)) => Ok(Err(why)),
+            Err(ReviewError::Reviewer(why)) => Err(why),
+        });
     }
 
     /// On the client's thread, too.
@@ -230,7 +264,7 @@ impl TokenReviews {
         client: &Client,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<(User, Vec<String>)>, String> {
+    ) -> Result<Option<(User, Vec<String>)>, ReviewError> {
         let counting = self.metrics.reviews();
         counting.token_is_fetched();
         let body = question(token, audiences, self.settings.target.version());
@@ -251,6 +285,7 @@ impl TokenReviews {
         let reviewed = answer.and_then(|body| reviewed(&body));
         let result = reviewed.as_ref().map(drop).map_err(String::as_str);
         self.health.record(client.server(), result, began.elapsed());
+        let reviewed = reviewed.map_err(|why| ReviewError::Reviewer(why.into()));
         let outcome = reviewed.and_then(|reviewed| judge(reviewed, audiences, &self.settings.audiences));
         counting.token_fetched(outcome.is_ok());
         outcome
@@ -315,7 +350,11 @@ fn reviewed(answer: &[u8]) -> Result<Reviewed, String> {
 /// takes a holder without a name for somebody; nobody behind us could be told who.
 ///
 /// Whoever says nothing of audiences has judged the token for `ours`.
-fn judge(reviewed: Reviewed, audiences: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
+fn judge(
+    reviewed: Reviewed,
+    audiences: &[String],
+    ours: &[String],
+) -> Result<Option<(User, Vec<String>)>, ReviewError> {
     let status = reviewed.status;
     let theirs = status.audiences.filter(|theirs| !theirs.is_empty());
     let good_for = theirs.as_deref().unwrap_or(ours);
@@ -324,7 +363,7 @@ fn judge(reviewed: Reviewed, audiences: &[String], ours: &[String]) -> Result<Op
         return Ok(None);
     }
     if !status.authenticated {
-        return if status.error.is_empty() { Ok(None) } else { Err(status.error) };
+        return if status.error.is_empty() { Ok(None) } else { Err(ReviewError::Token(status.error.into())) };
     }
     let holder = status.user;
     let extra = holder.extra.unwrap_or_default();
@@ -334,7 +373,7 @@ fn judge(reviewed: Reviewed, audiences: &[String], ours: &[String]) -> Result<Op
         groups: holder.groups.unwrap_or_default(),
         extra: extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
     };
-    speakable::check(&user).map_err(|why| format!("the API server's TokenReview cannot be used: {why}"))?;
+    speakable::check(&user).map_err(|why| ReviewError::Reviewer(format!("its answer cannot be used: {why}").into()))?;
     if user.name != ANONYMOUS {
         authenticator::add_group(&mut user.groups, AUTHENTICATED);
     }
@@ -369,7 +408,7 @@ mod tests {
     }
 
     fn judge(answer: &[u8], asked: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
-        super::judge(reviewed(answer)?, asked, ours)
+        super::judge(reviewed(answer)?, asked, ours).map_err(|error| error.to_string())
     }
 
     #[test]

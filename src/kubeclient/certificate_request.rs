@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,8 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Answer, Client, Patience};
+use super::{Answer, CallError, Client, Patience};
+use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Phase, Publisher};
 use crate::tls::{AskedFor, Asking};
 
@@ -61,15 +62,47 @@ struct Condition {
 }
 
 /// Asks for the certificate whenever it is due, until the process ends. Publishes what it waits for; nothing while the
-/// certificate is there.
-pub async fn keep(client: Rc<Client>, wanted: Wanted, waits: Publisher<Option<String>>, mut drain: Drain) {
+/// certificate is there. `health` gets the result of each call.
+pub async fn keep(
+    client: Rc<Client>,
+    wanted: Wanted,
+    waits: Publisher<Option<String>>,
+    health: Arc<CallHealth>,
+    mut drain: Drain,
+) {
+    let server = ApiServer { client, health };
     tokio::select! {
-        () = keep_on(&client, &wanted, &waits) => {}
+        () = keep_on(&server, &wanted, &waits) => {}
         () = drain.reached(Phase::Ending) => {}
     }
 }
 
-async fn keep_on(client: &Client, wanted: &Wanted, waits: &Publisher<Option<String>>) {
+/// Whom requests are sent to.
+struct ApiServer {
+    client: Rc<Client>,
+    health: Arc<CallHealth>,
+}
+
+impl ApiServer {
+    /// One call. Its failures are logged by who makes it.
+    async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
+        let began = Instant::now();
+        let answer = self.client.call(method, path, body, Patience::default(), |_, _| {}).await;
+        let result = match &answer {
+            Ok(answer) if answer.is_success() => Ok(()),
+            Ok(answer) => Err(answer.describe()),
+            Err(error) => Err(error.to_string()),
+        };
+        self.health.record_quietly(
+            self.client.server(),
+            result.as_ref().copied().map_err(String::as_str),
+            began.elapsed(),
+        );
+        answer
+    }
+}
+
+async fn keep_on(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<String>>) {
     let mut told = String::new();
     loop {
         let now = SystemTime::now();
@@ -105,7 +138,7 @@ fn publish(wanted: &Wanted, waits: &Publisher<Option<String>>, why: String) {
     waits.publish(Arc::new(Some(why).filter(|_| !wanted.asked.is_there(SystemTime::now()))));
 }
 
-async fn request(client: &Client, wanted: &Wanted, waits: &Publisher<Option<String>>) -> Result<(), String> {
+async fn request(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<String>>) -> Result<(), String> {
     let asking = wanted.asked.ask().map_err(|problem| problem.to_string())?;
     let name = create(client, wanted, &asking).await?;
     tracing::info!(
@@ -117,15 +150,14 @@ async fn request(client: &Client, wanted: &Wanted, waits: &Publisher<Option<Stri
     loop {
         tokio::time::sleep(pause).await;
         pause = pause.mul_f64(1.5).min(LOOKS.1);
-        let answer =
-            match client.call(Method::GET, &format!("{PATH}/{name}"), None, Patience::default(), |_, _| {}).await {
-                Ok(answer) => answer,
-                // It is still there, whoever answers for it.
-                Err(error) => {
-                    tracing::debug!(%error, name, "the request cannot be looked at");
-                    continue;
-                }
-            };
+        let answer = match client.call(Method::GET, &format!("{PATH}/{name}"), None).await {
+            Ok(answer) => answer,
+            // It is still there, whoever answers for it.
+            Err(error) => {
+                tracing::debug!(%error, name, "the request cannot be looked at");
+                continue;
+            }
+        };
         match answer.status {
             200 => {}
             404 => return Err(format!("CertificateSigningRequest {name} was deleted before it was signed")),
@@ -147,7 +179,7 @@ async fn request(client: &Client, wanted: &Wanted, waits: &Publisher<Option<Stri
 }
 
 /// The name of the request that was made.
-async fn create(client: &Client, wanted: &Wanted, asking: &Asking) -> Result<String, String> {
+async fn create(client: &ApiServer, wanted: &Wanted, asking: &Asking) -> Result<String, String> {
     let document = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
@@ -159,10 +191,7 @@ async fn create(client: &Client, wanted: &Wanted, asking: &Asking) -> Result<Str
         },
     });
     let body = Some(Bytes::from(document.to_string()));
-    let answer: Answer = client
-        .call(Method::POST, PATH, body, Patience::default(), |_, _| {})
-        .await
-        .map_err(|error| error.to_string())?;
+    let answer = client.call(Method::POST, PATH, body).await.map_err(|error| error.to_string())?;
     if !answer.is_success() {
         return Err(answer.describe());
     }

@@ -34,7 +34,8 @@ impl Check {
         Check::noting(name, move || judge().map(|()| None))
     }
 
-    /// A check that may have something to say although all is well; anyone may read it.
+    /// A check that may find something wrong that does not count: it is listed as excluded, with that as the note, which
+    /// anyone may read.
     pub fn noting(
         name: &'static str,
         judge: impl Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync + 'static,
@@ -113,7 +114,8 @@ impl Health {
             }
             match judge() {
                 Ok(None) => lines.push_str(&format!("[+]{name} ok\n")),
-                Ok(Some(note)) => lines.push_str(&format!("[+]{name} ok: {note}\n")),
+                // The word of kube-apiserver for a check that does not count.
+                Ok(Some(note)) => lines.push_str(&format!("[+]{name} excluded: {note}\n")),
                 Err(error) => {
                     // Anyone may read this: the reason is for the log and for who asks for the check.
                     lines.push_str(&format!("[-]{name} failed: reason withheld\n"));

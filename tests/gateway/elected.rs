@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 
 use crate::backend::{Backend, Settings, json as answer};
-use crate::client::sample;
+use crate::client::{admin, get, sample};
 use crate::cluster::Cluster;
 use crate::scene::annotated;
 use crate::world::{Gateway, World, eventually, narthex};
@@ -196,4 +196,31 @@ async fn who_may_not_write_says_so_and_serves_on() {
     let alone = stage.gateway(&["--leader-elect=false"]);
     alone.said(&["conditions of APIServices cannot be written"]).await;
     assert_eq!(stage.available(), None);
+}
+
+#[tokio::test]
+async fn remote_calls_list_lease_and_conditions() {
+    let stage = Stage::set().await;
+    let gateway = stage.gateway(&QUICK);
+    let calls = async || {
+        let report = admin(&gateway, get("/status.json", &[])).await.json();
+        let of = |kind: &str| report["remoteCalls"].as_array()?.iter().find(|call| call["call"] == kind).cloned();
+        Some((of("Lease")?, of("APIService status")?))
+    };
+    stage.becomes("True", "Passed", "all checks passed").await;
+    let (lease, status) = eventually("both to have succeeded", async || {
+        calls().await.filter(|(lease, status)| lease["lastSuccess"] != "" && status["lastSuccess"] != "")
+    })
+    .await;
+    assert_eq!((&lease["name"], &status["error"]), (&json!("narthex"), &json!("")));
+    assert!(lease["latencyMicros"].is_u64() && status["latencyMicros"].is_u64(), "{lease} {status}");
+    stage.cluster.refuse(LEASE, 403);
+    let error = eventually("the Lease to fail", async || {
+        calls()
+            .await
+            .map(|(lease, _)| lease["error"].as_str().unwrap_or_default().to_owned())
+            .filter(|it| !it.is_empty())
+    })
+    .await;
+    assert!(error.contains("answered 403"), "{error}");
 }

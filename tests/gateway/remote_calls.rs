@@ -7,7 +7,7 @@ use crate::backend::{Backend, Settings, json as answer};
 use crate::client::{Client, admin, get, sample};
 use crate::reviewer::{Reviewer, failure, kindly};
 use crate::scene::{Scene, THINGS};
-use crate::world::{World, eventually, narthex};
+use crate::world::{Gateway, World, eventually, narthex};
 
 struct Stage {
     scene: Scene,
@@ -64,6 +64,7 @@ impl Stage {
             let call = self.call(kind).await;
             assert!(call["error"].as_str().unwrap().contains(error), "{error} in {call}");
             assert!(call["failingSince"].as_str().unwrap().ends_with('Z') && call["server"] == server, "{call}");
+            assert!(call["latencyMicros"].is_u64(), "how long the last attempt took: {call}");
             let series = format!("narthex_remote_call_failing{{call=\"{kind}\",name=\"\",server=\"{server}\"}}");
             assert_eq!(sample(&self.scene.gateway, &series).await, Some(1.0), "{series}");
             let status = self.status();
@@ -74,8 +75,11 @@ impl Stage {
         }
         let (code, text) = self.readyz().await;
         assert_eq!(code, 200, "{text}");
-        assert!(text.contains("[+]reviews ok: TokenReview failing since 20"), "{text}");
+        assert!(text.contains("[+]reviews excluded: TokenReview failing since 20"), "{text}");
         assert!(text.contains("; SubjectAccessReview failing since 20") && !text.contains(server), "{text}");
+        // A token that nobody could judge is not its sender's fault.
+        let line = self.scene.gateway.said(&[" access ", "status=401"]).await;
+        assert!(line.contains("blame=gateway") && line.contains("TokenReview failed: "), "{line}");
         let page = admin(&self.scene.gateway, get("/", &[])).await.text();
         assert!(page.contains("SubjectAccessReview") && page.contains("failing for"), "{page}");
     }
@@ -162,4 +166,24 @@ async fn readiness_requires_reviews_fails_until_a_probe_succeeds() {
     stage.reviewer.behave(kindly);
     eventually("a probe to succeed", async || (stage.readyz().await.0 == 200).then_some(())).await;
     assert!(stage.call("SubjectAccessReview").await["successes"].as_u64().unwrap() > 0);
+}
+
+#[tokio::test]
+async fn remote_calls_list_the_request_for_a_serving_certificate() {
+    let world = World::new();
+    let reviewer = Reviewer::start(&world).await;
+    reviewer.behave(|_| failure(403, "Forbidden"));
+    let mut arguments = crate::sidecar::arguments(&world, &[], &["--request-serving-certificate=example.com/serving"]);
+    arguments.retain(|argument| !argument.starts_with("--tls-"));
+    arguments.extend(["--serving-certificate-names=a.b.svc".to_owned(), "--upstream=/=http://127.0.0.1:1".to_owned()]);
+    let sidecar = Gateway::start_as("sidecar", &arguments);
+    let call = eventually("a call that fails", async || {
+        let report = admin(&sidecar, get("/status.json", &[])).await.json();
+        let calls = report["remoteCalls"].as_array()?;
+        let call = calls.iter().find(|call| call["call"] == "CertificateSigningRequest")?;
+        (call["error"] != "").then(|| call.clone())
+    })
+    .await;
+    assert!(call["error"].as_str().unwrap().contains("answered 403"), "{call}");
+    assert_eq!(call["server"], reviewer.address().to_string(), "{call}");
 }

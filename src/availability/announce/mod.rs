@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use super::Board;
 use crate::kubeclient::election::Leadership;
 use crate::kubeclient::{Client, Patience};
+use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Phase, Published};
 use crate::registry::{ApiService, Backend, Origin, Registry, Statuses};
 use desk::{Desk, Verdict};
@@ -45,6 +46,8 @@ pub struct Announcer {
     pub board: Board,
     /// Whether it is for us to write.
     pub leadership: Published<Leadership>,
+    /// Gets the result of each write.
+    pub health: Arc<CallHealth>,
 }
 
 impl Announcer {
@@ -141,8 +144,18 @@ impl Announcer {
             "metadata": {"name": name, "resourceVersion": version},
             "status": {"conditions": conditions},
         });
-        let answer =
-            self.client.call(Method::PUT, &path, Some(Bytes::from(body.to_string())), PATIENCE, |_, _| {}).await;
+        let (began, body) = (Instant::now(), Some(Bytes::from(body.to_string())));
+        let answer = self.client.call(Method::PUT, &path, body, PATIENCE, |_, _| {}).await;
+        let result = match &answer {
+            Ok(answer) if answer.is_success() || matches!(answer.status, 404 | 409) => Ok(()),
+            Ok(answer) => Err(answer.describe()),
+            Err(error) => Err(error.to_string()),
+        };
+        self.health.record_quietly(
+            self.client.server(),
+            result.as_ref().copied().map_err(String::as_str),
+            began.elapsed(),
+        );
         match answer {
             Ok(answer) if answer.is_success() => {
                 tracing::debug!(apiservice = name, "its condition is written");

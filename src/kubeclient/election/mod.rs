@@ -13,6 +13,7 @@ use http::Method;
 use tokio::time::{sleep_until, timeout_at};
 
 use super::{Client, Patience};
+use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Phase, Publisher};
 use candidate::{Ask, Candidate, Heard, pause};
 use lease::Lease;
@@ -76,11 +77,17 @@ pub fn identity() -> String {
 }
 
 /// Stands for election until the process leaves, then gives the Lease back. Publishes whether we lead; never says so
-/// longer than `renew_deadline` after the Lease was last renewed.
-pub async fn stand(client: Rc<Client>, settings: Settings, leadership: Publisher<Leadership>, mut drain: Drain) {
+/// longer than `renew_deadline` after the Lease was last renewed. `health` gets the result of each call.
+pub async fn stand(
+    client: Rc<Client>,
+    settings: Settings,
+    leadership: Publisher<Leadership>,
+    health: Arc<CallHealth>,
+    mut drain: Drain,
+) {
     let identity = leadership.reader().get().identity.clone();
     let candidate = Candidate::new(settings.clone(), identity, Instant::now());
-    let mut standing = Standing { client, settings, candidate, leadership, told: None };
+    let mut standing = Standing { client, settings, candidate, leadership, health, told: None };
     tokio::select! {
         () = standing.stand() => {}
         () = drain.reached(Phase::Leaving) => standing.leave().await,
@@ -92,6 +99,7 @@ struct Standing {
     settings: Settings,
     candidate: Candidate,
     leadership: Publisher<Leadership>,
+    health: Arc<CallHealth>,
     /// The failure that the log was told last.
     told: Option<String>,
 }
@@ -114,9 +122,8 @@ impl Standing {
         while let Some(asked) = ask {
             let now = Instant::now();
             let over = self.candidate.leads_until(now);
-            let client = self.client.clone();
-            let settings = self.settings.clone();
-            let mut asking = std::pin::pin!(put(&client, &settings, &asked));
+            let (client, settings, health) = (self.client.clone(), self.settings.clone(), self.health.clone());
+            let mut asking = std::pin::pin!(put(&client, &settings, &health, &asked));
             let heard = match over {
                 None => asking.await,
                 // Whatever becomes of the question, we lead no longer than this.
@@ -169,7 +176,7 @@ impl Standing {
         let release = self.candidate.release(Instant::now(), SystemTime::now());
         self.publish();
         let Some(release) = release else { return };
-        match put(&self.client, &self.settings, &release).await {
+        match put(&self.client, &self.settings, &self.health, &release).await {
             Ok(Heard::Lease(_)) => tracing::info!("the Lease is given back"),
             Ok(_) => {}
             Err(why) => tracing::warn!(why, "the Lease could not be given back; it will run out"),
@@ -177,8 +184,16 @@ impl Standing {
     }
 }
 
-/// Asks once. The error is for the log.
-async fn put(client: &Client, settings: &Settings, ask: &Ask) -> Result<Heard, String> {
+/// Asks once, and records how that went. The error is for the log.
+async fn put(client: &Client, settings: &Settings, health: &CallHealth, ask: &Ask) -> Result<Heard, String> {
+    let began = Instant::now();
+    let result = call(client, settings, ask).await;
+    // Its failures are logged by who asked.
+    health.record_quietly(client.server(), result.as_ref().map(drop).map_err(String::as_str), began.elapsed());
+    result
+}
+
+async fn call(client: &Client, settings: &Settings, ask: &Ask) -> Result<Heard, String> {
     let all = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", settings.namespace);
     let one = format!("{all}/{}", settings.name);
     let (method, path, body) = match ask {

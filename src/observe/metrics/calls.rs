@@ -26,6 +26,12 @@ pub enum CallKind {
     Issuer,
     /// APIServices, Services and EndpointSlices of a kube-apiserver.
     Registry,
+    /// The Lease of the leader election.
+    Lease,
+    /// Conditions of APIServices that are written to a kube-apiserver.
+    ApiServiceStatus,
+    /// The request for a serving certificate (`certificates.k8s.io`).
+    CertificateSigningRequest,
     /// A webhook that takes audit events.
     AuditWebhook,
     /// A proxy of an egress selection.
@@ -41,6 +47,9 @@ impl CallKind {
             CallKind::ConfigMap => "ConfigMap",
             CallKind::Issuer => "issuer",
             CallKind::Registry => "registry",
+            CallKind::Lease => "Lease",
+            CallKind::ApiServiceStatus => "APIService status",
+            CallKind::CertificateSigningRequest => "CertificateSigningRequest",
             CallKind::AuditWebhook => "audit webhook",
             CallKind::EgressProxy => "egress proxy",
         }
@@ -83,6 +92,8 @@ pub struct CallFailure {
     pub last: SystemTime,
     /// Error of the last one.
     pub error: String,
+    /// How long the last one took; none of a watch.
+    pub took: Option<Duration>,
 }
 
 /// What is known of the calls to one server.
@@ -175,7 +186,7 @@ impl CallHealth {
                 state.errors += 1;
                 let error = error.chars().take(LONGEST_ERROR).collect();
                 let since = state.failure.as_ref().map_or(now, |failure| failure.since);
-                let before = state.failure.replace(CallFailure { since, last: now, error });
+                let before = state.failure.replace(CallFailure { since, last: now, error, took: Some(took) });
                 if before.is_none() { CallChange::Failed } else { CallChange::None }
             }
         }
@@ -195,7 +206,7 @@ impl CallHealth {
             Some((since, error)) => {
                 state.errors += 1;
                 let error = error.chars().take(LONGEST_ERROR).collect();
-                state.failure = Some(CallFailure { since, last: now, error });
+                state.failure = Some(CallFailure { since, last: now, error, took: None });
             }
         }
     }
@@ -303,7 +314,7 @@ mod tests {
         let record = |result| health.record_quietly("10.0.0.1:443", result, Duration::from_millis(8));
         assert_eq!([record(Err("no")), record(Err("never"))], [CallChange::Failed, CallChange::None]);
         let failure = health.status().failure.unwrap();
-        assert_eq!(failure.error, "never");
+        assert_eq!((failure.error.as_str(), failure.took), ("never", Some(Duration::from_millis(8))));
         assert!(failure.since <= failure.last);
         assert_eq!(health.status().last_success, None);
         assert_eq!([record(Ok(())), record(Ok(()))], [CallChange::Recovered, CallChange::None]);

@@ -145,6 +145,7 @@ impl Delegation {
             None => None,
         };
         let requested = kubeconfigs.serving.zip(requested);
+        let csr_health = requested.is_some().then(|| metrics.calls().register(CallKind::CertificateSigningRequest, ""));
         let (waiting, certificate) = Published::new(Some("it was not asked for yet".to_owned()));
         let certificate = requested.is_some().then_some(certificate);
         if let Some((_, wanted)) = &requested
@@ -163,9 +164,9 @@ impl Delegation {
                 let serving = planes.into_iter().map(|plane| plane.serve(dialler.clone()));
                 let (asking, ending) = (dialler.clone(), drain.clone());
                 let requesting = async {
-                    if let Some((Named { source, kubeconfig }, wanted)) = requested {
+                    if let (Some((Named { source, kubeconfig }, wanted)), Some(health)) = (requested, csr_health) {
                         let client = Client::new(source, kubeconfig, asking);
-                        let keeping = certificate_request::keep(client.clone(), wanted, waiting, ending);
+                        let keeping = certificate_request::keep(client.clone(), wanted, waiting, health, ending);
                         futures_util::future::join(keeping, client.follow()).await;
                     }
                 };

@@ -1,7 +1,7 @@
 //! The thread that follows the registry: a directory, a kube-apiserver, or both; and what is written to the latter.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use tokio::task::spawn_local;
@@ -82,12 +82,19 @@ impl Registering {
                 statuses: statuses.clone(),
                 board,
                 leadership: telling.leadership.clone(),
+                health: metrics.calls().register(CallKind::ApiServiceStatus, ""),
             };
             spawn_local(announcer.run(drain.clone()));
             let lease = election.as_ref().map(|election| election.name.clone());
+            let standing = election.map(|election| {
+                let health = metrics.calls().register(CallKind::Lease, &election.name);
+                let drain = drain.clone();
+                spawn_local(async move {
+                    election::stand(client, election, leadership_publisher, health, drain).await;
+                    let _ = returned.send(());
+                })
+            });
             spawn_local(tell(telling, lease, metrics));
-            let standing = election
-                .map(|election| spawn_local(stand(client, election, leadership_publisher, drain.clone(), returned)));
             let following = Following { directory, cluster: Some((watching, state_publisher, statuses)) };
             following.run(publisher, drain, |_| {}).await;
             if let Some(standing) = standing {
@@ -97,17 +104,6 @@ impl Registering {
         })?;
         Ok((Some(seen), Some(Returning(returning))))
     }
-}
-
-async fn stand(
-    client: std::rc::Rc<crate::kubeclient::Client>,
-    election: election::Settings,
-    leadership: Publisher<Leadership>,
-    drain: Drain,
-    returned: Sender<()>,
-) {
-    election::stand(client, election, leadership, drain).await;
-    let _ = returned.send(());
 }
 
 /// Keeps the metrics told.

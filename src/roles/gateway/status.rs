@@ -142,7 +142,7 @@ pub(in crate::roles) fn remote_call(of: &CallStatus) -> RemoteCallReport {
         failing_since: failure.map(|failure| timestamp(failure.since)).unwrap_or_default(),
         last_failure: failure.map(|failure| timestamp(failure.last)).unwrap_or_default(),
         error: failure.map(|failure| failure.error.clone()).unwrap_or_default(),
-        latency_micros: of.latency.map(micros),
+        latency_micros: failure.map_or(of.latency, |failure| failure.took).map(micros),
         successes: of.successes,
         errors: of.errors,
         cache_hits: of.kind.is_review().then_some(of.cache_hits),
