@@ -134,7 +134,7 @@ impl Page {
             self.text(cluster.describe(now));
             self.raw("</p>");
         }
-        for check in &report.not_ready {
+        for check in report.unready_checks() {
             self.raw("<p class=\"warn\">Not ready: ");
             self.text(check);
             self.raw("</p>");
@@ -338,8 +338,7 @@ impl Page {
         let registry =
             "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p>";
         let files = "<h2>Mistakes in files</h2><p class=\"dim\">What they said before is in use.</p>";
-        let documents = "<h2>Documents of backends</h2><p class=\"dim\">Not to be had or not believed; what they said \
-            before is served.</p>";
+        let documents = "<h2>Documents of backends</h2><p class=\"dim\">Not to be had or not believed.</p>";
         for (head, problems) in [
             (registry, &report.registry_problems),
             (files, &report.file_problems),

@@ -48,6 +48,18 @@ impl StatusReport {
         failing.into_iter().chain(good)
     }
 
+    /// Readiness checks that fail and say what nothing else here does: `shutdown` is the phase, and `reviews` fails with
+    /// the reviews among the remote calls.
+    pub fn unready_checks(&self) -> impl Iterator<Item = &str> {
+        let is_review = |of: &&RemoteCallReport| matches!(&*of.call, "TokenReview" | "SubjectAccessReview");
+        let told = self.remote_calls.iter().filter(is_review).any(|of| !of.failing_since.is_empty());
+        self.not_ready.iter().map(String::as_str).filter(move |check| match check.split(": ").next() {
+            Some("shutdown") => false,
+            Some("reviews") => !told,
+            _ => true,
+        })
+    }
+
     /// The state of the process at `now`.
     pub fn verdict(&self, now: SystemTime) -> Verdict {
         let (what, many) =
@@ -64,12 +76,8 @@ impl StatusReport {
         for call in self.remote_calls_in_order().filter(|of| !of.failing_since.is_empty()) {
             failures.push(failing(call, now));
         }
-        for check in &self.not_ready {
-            let name = check.split(": ").next().unwrap_or(check);
-            // The phase says it already.
-            if name != "shutdown" {
-                failures.push(format!("not ready: {name}"));
-            }
+        for check in self.unready_checks() {
+            failures.push(format!("not ready: {}", check.split(": ").next().unwrap_or(check)));
         }
         let expiring = self.expiring(now);
         let expired = expiring.iter().filter(|(warning, _)| *warning == ExpiryWarning::Expired).count();
@@ -90,7 +98,7 @@ impl StatusReport {
         }
         if !self.document_problems.is_empty() {
             let count = plural(self.document_problems.len(), "document", "documents");
-            warnings.push(format!("{count} of backends stale"));
+            warnings.push(format!("{count} of backends failing"));
         }
         for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
             warnings.push(format!("audit {} dropped {}", sink.name, plural(sink.dropped as usize, "event", "events")));

@@ -140,14 +140,14 @@ impl Verdict {
         result
     }
 
-    /// One line for each judgement, not for each request: which certificate nobody trusts, and why.
+    /// Which certificate nobody trusts, and why. A request that is refused for it tells that in the access log.
     fn tell(&self, remote: SocketAddr) {
         let judgements =
             [self.front_proxy.as_ref().map(|it| it.as_ref().err()), self.client.as_ref().map(|it| it.as_ref().err())];
         let judged = || judgements.iter().flatten();
         if judged().count() > 0 && judged().all(Option::is_some) {
             let why: Vec<&str> = judged().flatten().map(|why| why.as_str()).collect();
-            tracing::info!(%remote, why = why.join("; "), "the client's certificate is not trusted");
+            tracing::debug!(%remote, why = why.join("; "), "the client's certificate is not trusted");
         }
     }
 }

@@ -84,7 +84,12 @@ impl<W: Witness> Judges<'_, W> {
         let (reason, message, detail) = (now.reason.as_ref(), &now.message, &now.detail);
         match now.status {
             ConditionStatus::False => {
+                let detail = (!detail.is_empty()).then_some(detail);
                 tracing::warn!(apiservice = name, reason, detail, "APIService is not available: {message}");
+            }
+            // There may be many from the start; their number is logged once.
+            ConditionStatus::True if now.is_local() && before.status == ConditionStatus::Unknown => {
+                tracing::debug!(apiservice = name, reason, "APIService is available");
             }
             ConditionStatus::True if now == *judge.condition() => {
                 tracing::info!(apiservice = name, reason, "APIService is available");

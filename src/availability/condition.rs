@@ -52,6 +52,11 @@ impl Condition {
         condition
     }
 
+    /// Whether it is that of an APIService without a backend of its own.
+    pub(super) fn is_local(&self) -> bool {
+        self.status == ConditionStatus::True && self.reason == "Local"
+    }
+
     /// Nobody has asked the backend yet.
     pub fn unknown(now: SystemTime) -> Condition {
         Condition {

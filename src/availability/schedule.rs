@@ -15,7 +15,7 @@ use super::board::{Availability, Board};
 use super::probe::Probe;
 use crate::egress::Ways;
 use crate::process::{Drain, Phase, Published};
-use crate::registry::{Mark, Registry, Rules, resolve};
+use crate::registry::{Backend, Mark, Registry, Rules, resolve};
 
 /// Hears what changes, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
 pub trait Witness {
@@ -56,6 +56,7 @@ pub async fn run(
             None => now.api_services().map(|one| one.name.clone()).chain(subjects.keys().cloned()).collect(),
         };
         seen = Some((now.mark(), ways_now.clone()));
+        let mut new_local = 0;
         for name in names {
             let Some(api_service) = now.api_service(&name) else {
                 if let Some(gone) = subjects.remove(&name) {
@@ -82,7 +83,10 @@ pub async fn run(
                     known.watch.abort();
                     known.judge
                 }
-                None => SharedJudge::default(),
+                None => {
+                    new_local += usize::from(api_service.backend == Backend::Local);
+                    SharedJudge::default()
+                }
             };
             let (watch, registration) = AbortHandle::new_pair();
             let (led, following) = watch::channel(Rc::new(led));
@@ -92,6 +96,9 @@ pub async fn run(
                 let _ = Abortable::new(asking, registration).await;
             }));
             subjects.insert(api_service.name.clone(), Subject { led, judge, watch, _availability: availability });
+        }
+        if new_local > 0 {
+            tracing::info!(count = new_local, "Local APIServices are available");
         }
         loop {
             tokio::select! {

@@ -65,8 +65,8 @@ pub(super) struct Content {
     doubt: Option<String>,
     /// Why the backend could not be asked in the last round, or was not believed.
     trouble: Option<String>,
-    /// Whether that is that no connection could be opened.
-    unreachable: bool,
+    /// Whether the availability probe fails for the same reason.
+    seen_by_probe: bool,
     /// How many rounds in a row ended so; counted up to [`STALE_AFTER`].
     failures: u32,
     /// Whether a round has ended.
@@ -210,7 +210,7 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                 current: content.is_current(),
                 resources: content.resources.len() + content.offers().map(|one| one.resources.len()).sum::<usize>(),
                 problem: content.trouble.or(content.doubt).unwrap_or_default(),
-                unreachable: content.unreachable,
+                seen_by_probe: content.seen_by_probe,
                 since: content.since,
                 fetched: content.fetched.clone(),
             })
@@ -247,11 +247,11 @@ impl Content {
     fn hear(&mut self, verdict: Verdict) {
         self.asked = true;
         if let Verdict::Failed(error) = verdict {
-            (self.trouble, self.unreachable) = (Some(error.text), error.unreachable);
+            (self.trouble, self.seen_by_probe) = (Some(error.text), error.seen_by_probe);
             self.failures = STALE_AFTER.min(self.failures + 1);
             return;
         }
-        (self.trouble, self.unreachable) = (None, false);
+        (self.trouble, self.seen_by_probe) = (None, false);
         self.failures = 0;
         if !matches!(verdict, Verdict::Missing) {
             self.fetched.is_now();
@@ -285,8 +285,8 @@ fn say_what_changed(before: Option<&Source>, now: &Source) {
     if now.asked && !now.current && was.is_none_or(|was| was.current) {
         let kept = if now.resources > 0 { "; its last good answer is served and marked Stale" } else { "" };
         let (apiservice, problem) = (&now.apiservice, &now.problem);
-        // That it cannot be connected to is said by its availability; the delegate has none.
-        if now.unreachable && apiservice != DELEGATE {
+        // What its probe finds, too, its condition tells; the delegate has none.
+        if now.seen_by_probe && apiservice != DELEGATE {
             return tracing::debug!(apiservice, problem, "discovery of the backend failed{kept}");
         }
         tracing::warn!(apiservice, problem, "discovery of the backend failed{kept}");
@@ -407,7 +407,9 @@ async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchE
     let fetched = bounded(fetch, &claim.name, &path, "application/json", None).await?;
     match fetched.status {
         200 => parse::legacy(&fetched.body, claim),
-        status => Err(FetchError::new(format!("GET {path} is answered with {status}"))),
+        // As the probe judges it.
+        201..=299 => Err(FetchError::new(format!("GET {path} is answered with {}", fetched.status))),
+        status => Err(FetchError::seen_by_probe(format!("GET {path} is answered with {status}"))),
     }
 }
 

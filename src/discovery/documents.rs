@@ -74,15 +74,20 @@ pub struct Source {
     pub resources: usize,
     /// Why it is not current; empty when it is. For the operator, not for clients.
     pub problem: String,
-    /// Whether that is that no connection to its backend could be opened.
+    /// Whether the availability probe fails for the same reason.
     #[serde(skip)]
-    pub unreachable: bool,
+    pub seen_by_probe: bool,
     /// When `current` became what it is.
     #[serde(skip)]
     pub since: Option<SystemTime>,
     /// When its backend last said what it serves, or that it is as before.
     #[serde(skip)]
     pub fetched: Moment,
+}
+
+/// `problem` for the operator, with the addition that a last good answer `is_served` if it is.
+pub(crate) fn with_last_good(problem: &str, is_served: bool) -> String {
+    format!("{problem}{}", if is_served { "; its last good answer is served" } else { "" })
 }
 
 /// When something happened last, if it did. That it happens again is no change: those who hold it see it, and nobody is
@@ -604,7 +609,7 @@ mod tests {
             current: false,
             resources: 0,
             problem: "it is slow".into(),
-            unreachable: false,
+            seen_by_probe: false,
             since: None,
             fetched: Moment::default(),
         };

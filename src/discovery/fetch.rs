@@ -44,19 +44,20 @@ pub struct Fetched {
 pub struct FetchError {
     /// What is wrong.
     pub text: String,
-    /// Whether no connection to the backend could be opened. Of one that is probed its availability says so.
-    pub unreachable: bool,
+    /// Whether the availability probe fails for the same reason, so that the condition of an APIService tells it.
+    pub seen_by_probe: bool,
 }
 
 impl FetchError {
-    /// The backend answered, but not as it should, or there is none to ask.
+    /// The backend answered, but not as it should.
     pub fn new(text: impl Into<String>) -> FetchError {
-        FetchError { text: text.into(), unreachable: false }
+        FetchError { text: text.into(), seen_by_probe: false }
     }
 
-    /// No connection to the backend could be opened.
-    pub fn unreachable(text: impl Into<String>) -> FetchError {
-        FetchError { text: text.into(), unreachable: true }
+    /// The availability probe fails for the same reason: there is no backend to ask, no connection to it could be opened,
+    /// or it has no good response at [`discovery_path`](crate::registry::ApiService::discovery_path).
+    pub fn seen_by_probe(text: impl Into<String>) -> FetchError {
+        FetchError { text: text.into(), seen_by_probe: true }
     }
 
     /// For an answer that is not what it should be. What the reader quotes of it is the backend's own choice, so it

@@ -31,7 +31,7 @@ pub use known::{By, Known};
 pub use own::Own;
 pub use serve::answer;
 
-pub(crate) use documents::Document;
+pub(crate) use documents::{Document, with_last_good};
 pub(crate) use fetch::{Bounds, bounded, within};
 pub(crate) use keeper::{All, Contents, Keeper, Outcome, Subject};
 pub(crate) use kept::Shelf;

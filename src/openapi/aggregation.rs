@@ -12,6 +12,7 @@ use super::own;
 use super::version2::as_version3;
 use crate::discovery::{
     All, By, Change, Contents, Document, Fetch, FetchError, Keeper, Kept, Known, Outcome, Own, Shelf, Subject, bounded,
+    with_last_good,
 };
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;
@@ -112,8 +113,8 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                 Err(problem) => {
                     let before = problems.insert(claim.name.clone(), problem.text.clone());
                     changed |= before.as_ref() != Some(&problem.text);
-                    // That it cannot be connected to is said by its availability, or its discovery.
-                    if before.is_none() && !problem.unreachable {
+                    // What its probe finds, too, its condition tells; of the delegate its discovery does.
+                    if before.is_none() && !problem.seen_by_probe {
                         let (apiservice, known) = (&claim.name, hashes.get(&claim.name));
                         let kept =
                             if known.is_some_and(|known| !known.is_empty()) { "; what it said last stays" } else { "" };
@@ -191,7 +192,9 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         };
         let changes = changed.iter().map(|name| {
             let claim = known.get(name).filter(|one| one.by == By::Backend).map(claim);
-            (name.clone(), index::Change { claim, problem: problems.get(name).map(|problem| problem.as_str().into()) })
+            let keeps = hashes.get(name).is_some_and(|hashes| !hashes.is_empty());
+            let problem = problems.get(name).map(|problem| with_last_good(problem, keeps).into());
+            (name.clone(), index::Change { claim, problem })
         });
         let offered = || known.get(DELEGATE).and_then(|_| hashes.get(DELEGATE)).cloned().unwrap_or_default();
         let offered = changed.contains(DELEGATE).then(offered);

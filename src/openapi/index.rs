@@ -109,7 +109,7 @@ impl Index {
         })
     }
 
-    /// What is wrong with what backends say, by name of the APIService; what they said before is served.
+    /// What is wrong with what backends say, by name of the APIService, and whether a last good answer is served.
     pub fn problems(&self) -> BTreeMap<&str, &str> {
         self.problems.names().filter_map(|name| Some((name, self.problems.get(name)?.as_ref()))).collect()
     }

@@ -117,7 +117,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     if let Some(cluster) = &report.cluster {
         out.push_str(&format!("{}\n", clean(&cluster.describe(now))));
     }
-    for check in &report.not_ready {
+    for check in report.unready_checks() {
         out.push_str(&format!("not ready: {}\n", clean(check)));
     }
     let (name, service) = if report.guards_upstreams() { ("PATH", "UPSTREAM") } else { ("NAME", "SERVICE") };
@@ -193,10 +193,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         ("Certificates to replace:", &expiring),
         ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
         ("Mistakes in files; what they said before is in use:", &report.file_problems),
-        (
-            "Documents of backends that cannot be had or are not believed; what they said before is served:",
-            &report.document_problems,
-        ),
+        ("Documents of backends that cannot be had or are not believed:", &report.document_problems),
         ("In use, but worth a second look:", &report.registry_warnings),
     ] {
         if !problems.is_empty() {

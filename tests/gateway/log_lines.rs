@@ -1,9 +1,9 @@
 //! What an operator reads in the log of failures: one line for each, with what is so.
 
 use crate::backend::{Backend, Settings, json};
-use crate::client::Client;
+use crate::client::{Client, admin, get};
 use crate::scene::{Scene, THINGS};
-use crate::world::World;
+use crate::world::{World, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn access_log_cause_of_forbidden_names_verb_and_resource() {
@@ -65,4 +65,54 @@ async fn log_speaks_of_a_last_good_answer_only_if_there_is_one() {
         let line = scene.gateway.said(&[words, "v1.things.example.com"]).await;
         assert!(!line.contains("last good answer") && !line.contains("said last"), "{line}");
     }
+}
+
+/// The log lines of `apiservice` that are no INFO, once its backend was asked for its documents.
+async fn warnings_of(scene: &Scene, apiservice: &str) -> Vec<String> {
+    eventually("discovery to have been tried", async || {
+        let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+        let mut all = report["apiservices"].as_array()?.iter();
+        let row = all.find(|one| one["name"] == apiservice)?;
+        (row["discovery"]["state"] == "stale" && row["available"] == false).then_some(())
+    })
+    .await;
+    let log = scene.gateway.log().into_iter();
+    log.filter(|line| line.contains(apiservice) && !line.contains("\"level\":\"INFO\"")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_tells_a_discovery_404_once() {
+    let world = World::new();
+    let settings = Settings { all: true, ..Settings::default() };
+    let backend = Backend::start(&world, settings, async |_| json(404, "{}")).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let lines = warnings_of(&scene, "v1.things.example.com").await;
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("bad status 404") && !lines[0].contains("detail="), "{}", lines[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_tells_an_unknown_egress_selection_once() {
+    let world = World::new();
+    let backend = Backend::start(&world, Settings::default(), async |_| json(200, "{}")).await;
+    let scene = Scene::new(world, &[&backend], &[("egress", "dmz")]);
+    let lines = warnings_of(&scene, "v1.things.example.com").await;
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    assert!(lines[0].contains("EgressSelectionNotFound") && lines[0].contains("dmz"), "{}", lines[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_counts_local_apiservices_in_one_line() {
+    let world = World::new();
+    let local = |version: u8| {
+        format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v{version}.local.io}}\nspec: \
+             {{group: local.io, version: v{version}, groupPriorityMinimum: 1, versionPriority: 1}}\n---\n"
+        )
+    };
+    world.registry("local.yaml", &(1..=3).map(local).collect::<String>());
+    let scene = Scene::of(world, &[]);
+    scene.gateway.said(&["INFO", "Local APIServices are available", "count=3"]).await;
+    let log = scene.gateway.log();
+    assert!(!log.iter().any(|line| line.contains("INFO") && line.contains("local.io")), "{log:#?}");
 }

@@ -163,6 +163,10 @@ async fn readiness_requires_reviews_fails_until_a_probe_succeeds() {
         (stage.readyz().await.0 == 500 && text.contains("SubjectAccessReview failing since")).then_some(())
     })
     .await;
+    // In the verdict and in its row.
+    let status = stage.status();
+    assert_eq!(status.matches("SubjectAccessReview").count(), 2, "{status}");
+    assert!(!status.contains("not ready: ") && status.contains(", not ready,"), "{status}");
     stage.reviewer.behave(kindly);
     eventually("a probe to succeed", async || (stage.readyz().await.0 == 200).then_some(())).await;
     assert!(stage.call("SubjectAccessReview").await["successes"].as_u64().unwrap() > 0);

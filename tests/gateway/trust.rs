@@ -168,8 +168,10 @@ async fn a_certificate_nobody_believes_is_401_and_the_log_says_why() {
         {
             client.ask(get(THINGS, &[("x-remote-user", "admin")])).await.refused(401, "Unauthorized");
         }
-        gateway.said(&["the client's certificate is not trusted", what, why]).await;
+        gateway.said(&[" access ", "status=401", "client certificate: ", what, why]).await;
     }
+    // The access log is where it is told.
+    assert!(!gateway.log().iter().any(|line| line.contains("certificate is not trusted") && !line.contains("DEBUG")));
     assert!(backend.seen().is_empty());
 }
 

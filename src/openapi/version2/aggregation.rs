@@ -19,7 +19,8 @@ use super::merge::Merged;
 use super::part::{GroupVersionKind, Part};
 use super::serve::{Built, Demand, Version2};
 use crate::discovery::{
-    All, Bounds, By, Change, Contents, Fetch, FetchError, Keeper, Kept, Known, Outcome, Shelf, Subject, within,
+    All, Bounds, By, Change, Contents, Fetch, FetchError, Keeper, Kept, Known, Outcome, Shelf, Subject, with_last_good,
+    within,
 };
 use crate::kubeapi::version::compare_kube_aware;
 use crate::process::{Published, Publisher};
@@ -240,7 +241,7 @@ impl Sources {
         let mut merged = Merged::default();
         for Source { known, content } in &self.0 {
             if !content.problem.is_empty() {
-                problems.insert(known.name.clone(), content.problem.clone());
+                problems.insert(known.name.clone(), with_last_good(&content.problem, content.part.is_some()));
             }
             let Some(part) = &content.part else { continue };
             if is_delegate(known) {
@@ -338,7 +339,7 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
             let content = contents.entry(name.clone()).or_default();
             outcome.changed |= !content.asked;
             content.asked = true;
-            let (mut problem, mut unreachable) = (String::new(), false);
+            let (mut problem, mut seen_by_probe) = (String::new(), false);
             let heard = said.is_ok();
             let part = match said {
                 Ok(Said::Same) => content.part.clone(),
@@ -346,12 +347,12 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
                 Ok(Said::Part(part)) => Some(part),
                 Err(error) => {
                     outcome.well = false;
-                    (problem, unreachable) = (error.text, error.unreachable);
+                    (problem, seen_by_probe) = (error.text, error.seen_by_probe);
                     content.part.clone()
                 }
             };
-            // That it cannot be connected to is said by its availability, or its discovery.
-            if content.problem.is_empty() && !problem.is_empty() && !unreachable {
+            // What its probe finds, too, its condition tells; of the delegate its discovery does.
+            if content.problem.is_empty() && !problem.is_empty() && !seen_by_probe {
                 let kept = if content.part.is_some() { "; what it said last stays" } else { "" };
                 tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed{kept}");
             }
@@ -545,7 +546,10 @@ mod tests {
             // It is dead when somebody asks again.
             *world.0.0.borrow_mut() = None;
             assert!(read(&version2).await.contains("/apis/a/v1/things"));
-            assert_eq!(version2.problems().into_values().collect::<Vec<_>>(), ["refused"]);
+            assert_eq!(
+                version2.problems().into_values().collect::<Vec<_>>(),
+                ["refused; its last good answer is served"]
+            );
             // Another's paths, and then none.
             *world.0.0.borrow_mut() = Some(document("/apis/b/v1/things"));
             aggregation.nudge("v1.a");

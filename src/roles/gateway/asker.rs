@@ -163,10 +163,9 @@ impl Fetch for Fetcher {
     ) -> Result<Fetched, FetchError> {
         let table = self.asker.table.get();
         let route = table.by_name(apiservice).ok_or_else(|| FetchError::new("it is not registered any more"))?;
-        let resolved = route
-            .resolved
-            .as_ref()
-            .map_err(|unavailable| FetchError::new(format!("{}: {}", unavailable.reason, unavailable.message)))?;
+        let resolved = route.resolved.as_ref().map_err(|unavailable| {
+            FetchError::seen_by_probe(format!("{}: {}", unavailable.reason, unavailable.message))
+        })?;
         let mut headers = vec![(ACCEPT, accept)];
         headers.extend(if_none_match.map(|etag| (IF_NONE_MATCH, etag)));
         let mut last = FetchError::new("it has no endpoints");
@@ -177,7 +176,7 @@ impl Fetch for Fetcher {
             match self.asker.ask(&route.api_service, resolved, address, path, &headers).await {
                 Ok(sent) => return read(sent, path, max_bytes, Reservation::of(&self.memory, apiservice)).await,
                 Err(Unanswered { reason, cause, unreachable }) => {
-                    last = FetchError { text: format!("{reason}: {cause}"), unreachable };
+                    last = FetchError { text: format!("{reason}: {cause}"), seen_by_probe: unreachable };
                 }
             }
         }

@@ -15,7 +15,7 @@ use crate::admin::{
     EndpointReport, RefusalReport, RemoteCallReport, StatusReport, timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
-use crate::discovery::{Documents, Source};
+use crate::discovery::{Documents, Source, with_last_good};
 use crate::egress::{Proxy, ProxyFault, ProxyState, STANDARD_CALLS, Way, Ways};
 use crate::listen::Connections;
 use crate::observe::access::{AccessLog, RefusedRequest};
@@ -186,7 +186,9 @@ fn document_problems(shared: &Shared, board: &Board) -> Vec<String> {
     let sources = documents.sources();
     let discovery = sources.iter().filter(|source| source.asked && !source.problem.is_empty());
     let discovery = discovery.filter(|source| available(&source.apiservice));
-    let discovery = discovery.map(|source| format!("{}: discovery: {}", source.apiservice, source.problem));
+    let discovery = discovery.map(|source| {
+        format!("{}: discovery: {}", source.apiservice, with_last_good(&source.problem, source.resources > 0))
+    });
     let index = shared.openapi.load();
     let version3 = index.problems().into_iter().filter(|(name, _)| available(name));
     let version3 = version3.map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
