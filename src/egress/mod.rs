@@ -46,7 +46,7 @@ pub use destination::{Address, Destination, Host, Upstream, Wire};
 pub use destination_pattern::{BareName, DestinationPattern};
 pub use dial::{DialError, DialPhase, Protocol, Timing};
 pub use dialler::{Dialler, Opened};
-pub use endpoint::{Cause, Endpoint, SendError, Sent};
+pub use endpoint::{Cause, Endpoint, NoResponse, SendError, Sent};
 pub use environment::ProxyEnvironment;
 pub use following::WaysFile;
 pub use health::ProxyState;

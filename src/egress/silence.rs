@@ -43,6 +43,11 @@ impl Silence {
         Silence { heard: 0, since: now, asked: None }
     }
 
+    /// How long it lasts.
+    pub(super) fn lasts(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
     /// Looks again; `heard` is how often something was heard by now.
     pub(super) fn judge(&mut self, heard: u64, patience: Patience, now: Instant) -> Verdict {
         if heard != self.heard {

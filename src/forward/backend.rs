@@ -11,7 +11,7 @@ use super::exchange::Failure;
 use super::history::{History, Watches};
 use super::rewrite::ResponseHeaders;
 use crate::availability::{Availability, Fate, Standing};
-use crate::egress::{Address, BackendTls, Endpoint, Pool, Upstream, Wire};
+use crate::egress::{Address, BackendTls, DialError, Endpoint, Pool, Upstream, Wire};
 use crate::observe::metrics::{self, WorkerMetrics};
 use crate::process::Problem;
 use crate::registry::{ApiService, ClientCertificate, Resolved};
@@ -164,6 +164,7 @@ impl Backend {
             Failure::Unreachable(_) => {}
             Failure::Nonsense(_) => self.availability.failed(Fate::Lost, "InvalidAnswer"),
             Failure::Broken(_) => self.availability.failed(Fate::Lost, "ConnectionBroken"),
+            Failure::NoResponse(_) => self.availability.failed(Fate::Lost, "NoAnswer"),
         }
     }
 
@@ -213,9 +214,11 @@ impl Backend {
         &self.prefix
     }
 
-    /// Why no endpoint is usable: what the first of them said last.
-    pub(super) fn failure(&self) -> Option<crate::egress::DialError> {
-        self.members.iter().find_map(|member| member.endpoint.failure())
+    /// Why no endpoint is usable, if none is: what the first of them said last.
+    pub(super) fn failure_of_all(&self) -> Option<DialError> {
+        let mut failures = self.members.iter().map(|member| member.endpoint.failure());
+        let first = failures.next()?;
+        if failures.all(|failure| failure.is_some()) { first } else { None }
     }
 }
 

@@ -9,7 +9,7 @@ use super::backend::Backend;
 use super::choice::Errand;
 use super::signature::Origin;
 use super::upload::Source;
-use crate::egress::{DialError, DialPhase, SendError, Sent};
+use crate::egress::{DialError, DialPhase, NoResponse, SendError, Sent};
 use crate::message::Body;
 use crate::observe::metrics::Retry;
 
@@ -30,6 +30,8 @@ pub(super) enum Failure {
     Nonsense(String),
     /// The request was sent and no answer came; it may have been carried out.
     Broken(String),
+    /// The same, and the endpoint answers nothing else either.
+    NoResponse(NoResponse),
 }
 
 /// What may be sent a second time.
@@ -62,6 +64,8 @@ pub(super) async fn exchange(
 ) -> Result<(usize, Sent), Failure> {
     backend.budget().put_in();
     let errand = Errand { safe: again == Again::Always, lasts };
+    // What may go on for long is not sent again for a moment's silence.
+    let repeatable = !lasts && matches!(again, Again::Always | Again::Unheard);
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
     // What may have been begun is begun again within the budget; what was not costs its backend nothing.
@@ -86,9 +90,9 @@ pub(super) async fn exchange(
             retried(why);
         }
         let answered = match endpoint.room() {
-            Some(room) => endpoint.send_at(room, request).await,
+            Some(room) => endpoint.send_at(room, request, repeatable).await,
             // Boxed: the other way, and every request, would pay for its size.
-            None => Box::pin(endpoint.send(request)).await,
+            None => Box::pin(endpoint.send_with(request, repeatable)).await,
         };
         match answered {
             Ok(sent) => {
@@ -136,8 +140,16 @@ pub(super) async fn exchange(
                 broke(index);
                 next = begin_again();
                 why = Some(Retry::BrokenConnection);
-                doubtful.push(index);
-                last = Failure::Broken(describe(&*error));
+                last = match error.downcast::<NoResponse>() {
+                    Ok(error) => {
+                        failed.push(index);
+                        Failure::NoResponse(*error)
+                    }
+                    Err(error) => {
+                        doubtful.push(index);
+                        Failure::Broken(describe(&*error))
+                    }
+                };
             }
         }
     }

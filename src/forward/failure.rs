@@ -1,11 +1,15 @@
 //! What a client is told when there is no answer: whose fault it is, and whether to try again.
 
+use std::fmt::Write as _;
+
 use super::exchange::Failure;
-use crate::egress::{DialPhase, ProxyFault};
+use crate::egress::{DialError, DialPhase, NoResponse, ProxyFault};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Refusal};
 use crate::registry::Called;
 
+/// The reason of an endpoint that is connected and answers nothing.
+const NO_ANSWER: &str = "NoAnswer";
 /// Seconds after which a client may try again when the fault may pass at any moment.
 const SOON: u32 = 1;
 
@@ -25,6 +29,7 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
             "the connection broke before it answered; the request may have been carried out",
             cause.clone(),
         ),
+        Failure::NoResponse(error) => (NO_ANSWER, said(NO_ANSWER, &name), error.to_string()),
     };
     if let Failure::Nonsense(cause) = failure {
         let message = format!("the backend's answer cannot be understood ({name}: InvalidAnswer)");
@@ -37,9 +42,17 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
     {
         return not_connected(fault, &error.cause, name.0, info);
     }
-    let again = safe || !matches!(failure, Failure::Broken(_));
+    let again = safe || !matches!(failure, Failure::Broken(_) | Failure::NoResponse(_));
+    let (mut message, mut what) = (format!("{name}: {reason}"), what.to_owned());
+    if let Failure::NoResponse(NoResponse { waited, .. }) = failure {
+        what = format!("its endpoint did not answer within {:.1}s", waited.as_secs_f64());
+        let _ = write!(message, ", {what}");
+        if !safe {
+            what += "; the request may have been carried out";
+        }
+    }
     let status =
-        Status::service_unavailable(format!("the server is currently unable to handle the request ({name}: {reason})"));
+        Status::service_unavailable(format!("the server is currently unable to handle the request ({message})"));
     let status = about(status, info).with_cause(reason, format!("{name}: {what}"));
     Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
 }
@@ -62,12 +75,20 @@ fn not_connected(fault: ProxyFault, cause: &str, name: &str, info: &RequestInfo<
     Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
 }
 
-/// The backend's time ran out before its answer began.
-pub(super) fn timed_out(name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {
+/// The backend's time ran out before its answer began; `failure` is why no endpoint of it can be used, if that is so.
+pub(super) fn timed_out(name: &str, info: &RequestInfo<'_>, safe: bool, failure: Option<DialError>) -> Refusal {
     let name = Called(name);
-    let status = Status::timeout("request did not complete within the allotted timeout");
-    let status = about(status, info).with_cause("RequestTimeout", format!("{name} did not answer in time"));
-    Refusal::new(Blame::Backend, if safe { status.with_retry_after(SOON) } else { status })
+    let mut message = "request did not complete within the allotted timeout".to_owned();
+    if let Some(DialError { reason, .. }) = &failure {
+        let _ = write!(message, " ({name}: {reason}, {})", said(reason, &name));
+    }
+    let status = about(Status::timeout(message), info);
+    let status = status.with_cause("RequestTimeout", format!("{name} did not answer in time"));
+    let refusal = Refusal::new(Blame::Backend, if safe { status.with_retry_after(SOON) } else { status });
+    match failure {
+        Some(error) => refusal.because(error.cause),
+        None => refusal,
+    }
 }
 
 /// The backend answered something that is not passed on.
@@ -87,7 +108,7 @@ fn said(reason: &str, name: &Called<'_>) -> &'static str {
     match reason {
         "NameNotResolved" => "its host name cannot be resolved",
         "ConnectionRefused" => "nothing listens at its endpoint",
-        "ConnectTimeout" | "Timeout" => "its endpoint does not answer",
+        NO_ANSWER | "ConnectTimeout" | "Timeout" => "its endpoint does not answer",
         "CertificateExpired" => "its serving certificate has expired",
         "CertificateNotYetValid" => "its serving certificate is not valid yet",
         "UnknownIssuer" if name.is_upstream() => {

@@ -124,12 +124,12 @@ pub async fn send(
             backend.failed(&failure);
             let failure = match failure {
                 // Nobody was asked: say what is known of why.
-                Failure::NoEndpoint => backend.failure().map_or(Failure::NoEndpoint, Failure::Unreachable),
+                Failure::NoEndpoint => backend.failure_of_all().map_or(Failure::NoEndpoint, Failure::Unreachable),
                 failure => failure,
             };
             return Err((refuse(&failure, name, info, safe), record));
         }
-        None => return Err((timed_out(name, info, safe), record)),
+        None => return Err((timed_out(name, info, safe, backend.failure_of_all()), record)),
     };
     let opened = sent.timing.whole() > Duration::ZERO;
     record.answered(opened.then(|| opening(&sent.timing)));

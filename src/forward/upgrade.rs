@@ -109,7 +109,7 @@ pub(super) async fn upgrade(
             backend.failed(&failure);
             return Err((refuse(&failure, name, info, false), record));
         }
-        None => return Err((timed_out(name, info, false), record)),
+        None => return Err((timed_out(name, info, false, backend.failure_of_all()), record)),
     };
     record.answered(Some(super::send::opening(&timing)));
     let status = response.status();
@@ -171,7 +171,7 @@ type Opened = (usize, Line, Timing);
 /// A connection to the first endpoint that takes one.
 async fn open(backend: &Backend) -> Result<Opened, Failure> {
     let mut failed = Vec::new();
-    let mut last = backend.failure();
+    let mut last = backend.failure_of_all();
     while let Some((index, endpoint)) = backend.pick(&failed, &[], Errand { safe: false, lasts: true }) {
         match endpoint.open_private().await {
             Ok((line, timing)) => return Ok((index, line, timing)),

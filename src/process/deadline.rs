@@ -108,6 +108,16 @@ impl Drop for Deadline {
     }
 }
 
+/// Has all that wait on this thread look again at what they wait for; for what happens seldom.
+pub fn wake_waiting() {
+    let wakers: Vec<Waker> = WAITING.with(|waiting| {
+        let places = waiting.places.borrow();
+        let waker = |state: &State| if let State::Waits { waker, .. } = state { waker.clone() } else { None };
+        places.iter().filter_map(waker).collect()
+    });
+    wakers.into_iter().for_each(Waker::wake);
+}
+
 /// Looks for those whose time is up, until nobody waits.
 async fn watch() {
     /// Should the task be dropped with its thread's work, the next one to wait starts another.

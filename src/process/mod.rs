@@ -17,7 +17,7 @@ mod socket;
 mod written;
 
 pub use configuration::{configuration, one_object};
-pub use deadline::{Deadline, within};
+pub use deadline::{Deadline, wake_waiting, within};
 pub use document::{Document, documents, is_json, read_text, text_of};
 pub use drain::{Drain, Drainer, Phase};
 pub use fields::Fields;

@@ -83,7 +83,8 @@ fn only_what_may_have_been_done(refused: &[(Method, Read)]) {
     for (method, answer) in refused {
         assert_eq!(method, Method::POST, "{} {}", answer.status, answer.text());
         let status = answer.refused(503, "ServiceUnavailable");
-        assert_eq!(status["details"]["causes"][0]["reason"], "ConnectionBroken", "{status}");
+        let reason = status["details"]["causes"][0]["reason"].as_str();
+        assert!(matches!(reason, Some("ConnectionBroken" | "NoAnswer")), "{status}");
         assert_eq!(retry_after_seconds(answer), None, "it may have been carried out: {status}");
     }
 }
@@ -144,8 +145,7 @@ async fn one_of_three_stalls_under_load_and_goes_on() {
             let before = tally.by("c");
             tally.more(600).await;
             assert_eq!(tally.by("c"), before);
-            let said =
-                || scene.gateway.log().iter().filter(|line| line.contains("does not answer; it is left")).count();
+            let said = || scene.gateway.log().iter().filter(|line| line.contains("does not answer; it is left")).count();
             eventually("it to be said", async || (said() > 0).then_some(())).await;
             all[2].go_on();
             eventually("it to be used again", async || (tally.by("c") > before + 30).then_some(())).await;

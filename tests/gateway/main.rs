@@ -84,6 +84,7 @@ mod served;
 mod sidecar;
 mod silent;
 mod socks5;
+mod stopped_endpoint;
 mod strangers;
 mod tls_errors;
 mod token_webhook;

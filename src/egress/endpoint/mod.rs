@@ -5,7 +5,11 @@ mod opening;
 mod tests;
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use http::header::HOST;
@@ -14,7 +18,7 @@ use http::{HeaderValue, Request, Response, Uri, Version};
 
 use self::opening::{Dialling, MOST_CONNECTIONS, Opened, Purpose};
 use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
-use crate::egress::http1::{Idle, Line, Open};
+use crate::egress::http1::{Fault, Idle, Line, Open};
 use crate::egress::http2::{Multiplexed, NotAsked};
 use crate::egress::lease::{Lease, Pending, Stream};
 use crate::egress::pool::PoolReport;
@@ -45,6 +49,8 @@ pub struct Endpoint {
     ahead: Cell<Instant>,
     /// Whether it was found silent since that was last asked.
     fell_silent: Cell<bool>,
+    /// Whether a liveness check is under way.
+    checking: Cell<bool>,
     /// Why the endpoint was taken out; a background dial brings it back.
     failure: RefCell<Option<DialError>>,
     /// Requests that will soon be over, as far as is known, and those that are answered for long.
@@ -87,9 +93,26 @@ pub enum SendError {
     Unheard(Cause),
     /// It was sent, or a part of it, and what came back is not HTTP.
     Nonsense(Cause),
-    /// It was sent, or a part of it, and what became of it is not known.
+    /// It was sent, or a part of it, and what became of it is not known; [`NoResponse`] where the endpoint answers nothing.
     Broken(Cause),
 }
+
+/// An endpoint that took a request and answers nothing.
+#[derive(Debug)]
+pub struct NoResponse {
+    /// The endpoint.
+    pub address: Address,
+    /// How long the request waited.
+    pub waited: Duration,
+}
+
+impl fmt::Display for NoResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "endpoint {} did not answer within {:.1}s", self.address, self.waited.as_secs_f64())
+    }
+}
+
+impl std::error::Error for NoResponse {}
 
 /// What ended a connection or a stream of it.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -120,6 +143,7 @@ impl Endpoint {
             dialling: RefCell::default(),
             ahead: Cell::new(Instant::now()),
             fell_silent: Cell::new(false),
+            checking: Cell::new(false),
             failure: RefCell::default(),
             brief: Cell::new(0),
             lasting: Cell::new(0),
@@ -163,11 +187,20 @@ impl Endpoint {
     /// # Errors
     /// [`SendError`] says whether the request can be sent again.
     pub async fn send(self: &Rc<Self>, request: Box<Request<Body>>) -> Result<Sent, SendError> {
+        self.send_with(request, false).await
+    }
+
+    /// The same; `repeatable` says that the request can be sent again, and had better be than wait for an endpoint that
+    /// answers nothing.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub async fn send_with(self: &Rc<Self>, request: Box<Request<Body>>, repeatable: bool) -> Result<Sent, SendError> {
         let pending = Pending::new(self);
         let mut timing = Timing::default();
         loop {
             if let Some(room) = self.room() {
-                return self.send_in(room, request, pending, timing).await;
+                return self.send_in(room, request, repeatable, (pending, timing)).await;
             }
             let opened = match self.protocol.get() {
                 // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
@@ -197,24 +230,30 @@ impl Endpoint {
         .map(Room)
     }
 
-    /// As [`Endpoint::send`], to where there is room; its future is a quarter of the other's.
+    /// As [`Endpoint::send_with`], to where there is room; its future is a quarter of the other's.
     ///
     /// # Errors
     /// As [`Endpoint::send`].
-    pub async fn send_at(self: &Rc<Self>, room: Room, request: Box<Request<Body>>) -> Result<Sent, SendError> {
-        self.send_in(room, request, Pending::new(self), Timing::default()).await
+    pub async fn send_at(
+        self: &Rc<Self>,
+        room: Room,
+        request: Box<Request<Body>>,
+        repeatable: bool,
+    ) -> Result<Sent, SendError> {
+        self.send_in(room, request, repeatable, (Pending::new(self), Timing::default())).await
     }
 
     async fn send_in(
         self: &Rc<Self>,
         room: Room,
         request: Box<Request<Body>>,
-        pending: Pending,
-        timing: Timing,
+        repeatable: bool,
+        (pending, timing): (Pending, Timing),
     ) -> Result<Sent, SendError> {
         match room.0 {
+            // A new connection is the only question there, and a server with one thread answers it late.
             Held::Line(line) => self.send_http1(request, line, pending, timing).await,
-            Held::Stream(stream) => self.send_http2(request, stream, pending, timing).await,
+            Held::Stream(stream) => self.send_http2(request, stream, repeatable, (pending, timing)).await,
         }
     }
 
@@ -247,6 +286,7 @@ impl Endpoint {
         drop(awaiting);
         match answered {
             Ok(response) => Ok(Sent { response, lease: Lease::http1(self, line, pending), timing }),
+            Err(Fault::Unanswered) => Err(self.no_response(self.open.silent_for())),
             Err(fault) => {
                 // A backend that went away took the other connections along: the next try opens its own.
                 self.idle.clear();
@@ -264,8 +304,8 @@ impl Endpoint {
         self: &Rc<Self>,
         mut request: Box<Request<Body>>,
         stream: Stream,
-        pending: Pending,
-        timing: Timing,
+        repeatable: bool,
+        (pending, timing): (Pending, Timing),
     ) -> Result<Sent, SendError> {
         self.in_absolute_form(&mut request);
         let mut asked = match stream.0.ask(request) {
@@ -277,17 +317,30 @@ impl Endpoint {
             Err(NotAsked::Unspeakable(error)) => return Err(SendError::Broken(error.into())),
         };
         let waiting = Waiting::new(&stream.0);
-        let answered = asked.answer().await;
-        waiting.over();
+        let answered = {
+            let mut answer = pin!(asked.answer());
+            poll_fn(|cx| match answer.as_mut().poll(cx) {
+                Poll::Pending if repeatable && stream.0.is_unresponsive() => Poll::Ready(None),
+                polled => polled.map(Some),
+            })
+            .await
+        };
+        let since = waiting.over();
         match answered {
-            Ok(response) => Ok(Sent { response, lease: Lease::http2(stream, asked.upload, pending), timing }),
-            Err(error) => {
+            None => Err(self.no_response(since.elapsed())),
+            Some(Err(_)) if stream.0.is_unresponsive() => Err(self.no_response(since.elapsed())),
+            Some(Ok(response)) => Ok(Sent { response, lease: Lease::http2(stream, asked.upload, pending), timing }),
+            Some(Err(error)) => {
                 if refusal::is_farewell(&error) {
                     stream.0.retire();
                 }
                 Err(lost(error))
             }
         }
+    }
+
+    fn no_response(&self, waited: Duration) -> SendError {
+        SendError::Broken(Box::new(NoResponse { address: self.upstream.address.clone(), waited }))
     }
 
     /// HTTP/2 carries scheme and authority as pseudo-headers; the Host header goes.
@@ -378,9 +431,12 @@ impl<'c> Waiting<'c> {
         Waiting { connection, heard: connection.heard(), since: Instant::now() }
     }
 
-    fn over(self) {
+    /// It waits no longer; since when it did.
+    fn over(self) -> Instant {
+        let since = self.since;
         self.connection.awaits_no_more();
         std::mem::forget(self);
+        since
     }
 }
 

@@ -13,6 +13,7 @@ use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
 use crate::egress::http1::Line;
 use crate::egress::http2 as many;
 use crate::egress::silence::Verdict;
+use crate::process;
 
 /// Connections to one endpoint that one worker will open; more than this is not load but a fault.
 pub(super) const MOST_CONNECTIONS: usize = 100;
@@ -20,6 +21,8 @@ pub(super) const MOST_CONNECTIONS: usize = 100;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// The most of it where a dial costs nothing: who starts beside us is missed at once.
 const RETRY_CHEAP: Duration = Duration::from_millis(250);
+/// How long a liveness check waits for the answer to a ping, and then for a connection and its TLS handshake.
+const CHECK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 /// The reason of an endpoint that is out because it says nothing.
 const SILENT: &str = "NoAnswer";
 
@@ -183,17 +186,54 @@ impl Endpoint {
     }
 
     fn silent(&self) -> DialError {
-        let cause = format!("{}: connected, and does not say that it lives", self.upstream.address);
+        let cause = format!("endpoint {} is connected and answers nothing", self.upstream.address);
         DialError { phase: DialPhase::Http, reason: SILENT, cause }
+    }
+
+    /// Finds out whether an endpoint that leaves a request and a ping unanswered answers anything: over TLS a stopped
+    /// process completes no handshake. Without TLS the kernel accepts for it, and nothing is learned by asking.
+    fn check_liveness(self: &Rc<Self>) {
+        if !matches!(self.upstream.wire, Wire::Tls(_)) || self.checking.replace(true) {
+            return;
+        }
+        let asked: Vec<_> =
+            self.multiplexed.borrow().iter().map(|connection| (connection.clone(), connection.heard())).collect();
+        asked.iter().for_each(|(connection, _)| connection.ask_for_life());
+        let endpoint = self.clone();
+        tokio::task::spawn_local(async move {
+            endpoint.find_unresponsive(asked).await;
+            endpoint.checking.set(false);
+        });
+    }
+
+    async fn find_unresponsive(self: &Rc<Self>, mut asked: Vec<(Rc<many::Multiplexed>, u64)>) {
+        tokio::time::sleep(CHECK.0).await;
+        asked.retain(|(connection, heard)| connection.heard() == *heard);
+        // Without a place for one more connection nothing can be asked.
+        let (false, Ok(_place)) = (asked.is_empty(), self.place()) else { return };
+        let dialled = tokio::time::timeout(CHECK.1, self.dialler.dial(&self.upstream, false)).await;
+        // One that refuses is alive, or closes its connections.
+        if !dialled.is_ok_and(|dialled| dialled.err().is_none_or(|error| error.reason != "ConnectTimeout")) {
+            asked.iter().for_each(|(connection, heard)| connection.give_up(*heard));
+            if self.is_usable() && !self.multiplexed.borrow().iter().any(|connection| connection.is_usable()) {
+                self.fell_silent.set(true);
+                self.eject(&self.silent());
+            }
+            process::wake_waiting();
+        }
     }
 
     pub(in crate::egress) fn sweep(self: &Rc<Self>, now: Instant) {
         self.idle.sweep(now);
         let before = self.multiplexed.borrow().iter().any(|connection| connection.is_usable());
+        let mut pinged = false;
         self.multiplexed.borrow_mut().retain(|connection| {
-            connection.listen(now);
+            pinged |= connection.listen(now);
             connection.is_worth_keeping(now)
         });
+        if pinged {
+            self.check_liveness();
+        }
         let (doubted, speaks) = {
             let multiplexed = self.multiplexed.borrow();
             let usable = multiplexed.iter().any(|connection| connection.is_usable());

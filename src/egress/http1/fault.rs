@@ -13,8 +13,10 @@ pub enum Fault {
     Io(io::Error),
     /// What came is not HTTP/1.1, or more of it than we read; in words.
     Nonsense(&'static str),
-    /// We gave it up: the body of the request broke off, or the endpoint no longer answers.
+    /// We closed it: the body of the request broke off.
     Cut,
+    /// We closed it: the endpoint no longer answers.
+    Unanswered,
 }
 
 impl Display for Fault {
@@ -23,7 +25,8 @@ impl Display for Fault {
             Fault::Ended => write!(f, "the connection was closed before its answer was complete"),
             Fault::Io(error) => write!(f, "reading the answer failed: {error}"),
             Fault::Nonsense(what) => write!(f, "the answer is not HTTP/1.1: {what}"),
-            Fault::Cut => write!(f, "the connection was given up"),
+            Fault::Cut => write!(f, "the connection was closed: the body of the request broke off"),
+            Fault::Unanswered => write!(f, "the connection was closed: its endpoint does not answer"),
         }
     }
 }
@@ -32,7 +35,7 @@ impl Error for Fault {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Fault::Io(error) => Some(error),
-            Fault::Ended | Fault::Nonsense(_) | Fault::Cut => None,
+            Fault::Ended | Fault::Nonsense(_) | Fault::Cut | Fault::Unanswered => None,
         }
     }
 }

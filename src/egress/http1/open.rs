@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use super::wire::Wire;
+use super::wire::{Closed, Wire};
 use crate::egress::channel::Channel;
 use crate::egress::silence::{Patience, Silence, Verdict};
 
@@ -63,6 +63,11 @@ impl Open {
         verdict
     }
 
+    /// How long nothing has come although a request waits.
+    pub(in crate::egress) fn silent_for(&self) -> Duration {
+        self.silence.get().map_or(Duration::ZERO, |silence| silence.lasts(Instant::now()))
+    }
+
     /// A sign of life that came some other way.
     pub(in crate::egress) fn hear(&self) {
         self.signs.set(self.signs.get().saturating_add(1));
@@ -93,7 +98,7 @@ impl Open {
     /// Ends them all; whoever waits for an answer on one of them waits no longer.
     pub(in crate::egress) fn cut(&self) {
         for wire in self.wires.borrow_mut().drain(..).filter_map(|wire| wire.upgrade()) {
-            wire.cut();
+            wire.cut(Closed::Unanswered);
         }
     }
 }

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, request};
 use http_body::{Body as _, Frame};
 
 use super::head::{self, Length};
-use super::wire::Wire;
+use super::wire::{Closed, Wire};
 use crate::egress::has_payload;
 use crate::egress::pushed::Pushed;
 use crate::message::{Body, hop_by_hop};
@@ -149,7 +149,7 @@ impl Future for Pump {
             let more = this.poll_more(cx);
             if let Poll::Ready(Err(Unsent)) = more {
                 // Half a request must not pass for a whole one.
-                this.wire.cut();
+                this.wire.cut(Closed::BodyBroken);
                 return Poll::Ready(());
             }
             while this.pieces().iter().any(|piece| !piece.is_empty()) {

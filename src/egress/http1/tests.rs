@@ -366,7 +366,7 @@ async fn who_waits_on_a_connection_that_is_given_up_waits_no_more() {
     locally(async {
         let (mut line, far, open) = line();
         let asking = async {
-            assert!(matches!(line.ask(get()).await.map(drop), Err(Fault::Cut)));
+            assert!(matches!(line.ask(get()).await.map(drop), Err(Fault::Unanswered)));
         };
         tokio::join!(asking, async {
             yield_now().await;

@@ -27,6 +27,15 @@ thread_local! {
     static BUFFER: RefCell<BytesMut> = RefCell::default();
 }
 
+/// Why we closed a connection.
+#[derive(Clone, Copy)]
+pub(super) enum Closed {
+    /// The body of the request broke off.
+    BodyBroken,
+    /// The endpoint no longer answers.
+    Unanswered,
+}
+
 /// An open connection.
 pub(super) struct Wire {
     stream: RefCell<Channel>,
@@ -42,7 +51,8 @@ pub(super) struct Wire {
     came: Cell<u64>,
     /// How often anything came on any connection of its endpoint.
     heard: Rc<Cell<u64>>,
-    cut: Cell<bool>,
+    /// Why we closed it, if we did.
+    cut: Cell<Option<Closed>>,
     reader: RefCell<Waker>,
 }
 
@@ -56,7 +66,7 @@ impl Wire {
             deaf: Cell::new(false),
             came: Cell::new(0),
             heard,
-            cut: Cell::new(false),
+            cut: Cell::new(None),
             reader: RefCell::new(Waker::noop().clone()),
         }
     }
@@ -78,8 +88,11 @@ impl Wire {
         if !left.is_empty() {
             return Poll::Ready(Ok(left));
         }
-        if self.cut.get() {
-            return Poll::Ready(Err(Fault::Cut));
+        if let Some(closed) = self.cut.get() {
+            return Poll::Ready(Err(match closed {
+                Closed::BodyBroken => Fault::Cut,
+                Closed::Unanswered => Fault::Unanswered,
+            }));
         }
         let read = BUFFER.with_borrow_mut(|buffer| {
             if buffer.capacity() < LEAST {
@@ -121,7 +134,7 @@ impl Wire {
 
     /// Writes some of the `pieces`. What cannot be written is given up: why, reading says.
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<Result<usize, Deaf>> {
-        if self.deaf.get() || self.cut.get() {
+        if self.deaf.get() || self.cut.get().is_some() {
             return Poll::Ready(Err(Deaf));
         }
         let mut stream = self.stream.borrow_mut();
@@ -155,7 +168,11 @@ impl Wire {
 
     /// Whether request and answer have ended and another may follow.
     pub(super) fn is_over(&self) -> bool {
-        self.keeps.get() && !self.sending.get() && !self.deaf.get() && !self.cut.get() && self.left.borrow().is_empty()
+        self.keeps.get()
+            && !self.sending.get()
+            && !self.deaf.get()
+            && self.cut.get().is_none()
+            && self.left.borrow().is_empty()
     }
 
     /// Whether nothing has come since, not even its end. Call it when [`Wire::is_over`].
@@ -173,8 +190,8 @@ impl Wire {
     }
 
     /// Gives the connection up: who reads on it reads no more.
-    pub(super) fn cut(&self) {
-        self.cut.set(true);
+    pub(super) fn cut(&self, why: Closed) {
+        self.cut.set(Some(why));
         self.reader.borrow().wake_by_ref();
     }
 

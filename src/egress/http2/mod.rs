@@ -70,6 +70,8 @@ pub(super) struct Multiplexed {
     ping: RefCell<Option<PingPong>>,
     /// What [`Multiplexed::heard`] was when a request had waited in vain; usable again once it is more.
     doubted: Cell<Option<u64>>,
+    /// The same when the endpoint was found unresponsive by more than that.
+    unresponsive: Cell<Option<u64>>,
     task: AbortHandle,
 }
 
@@ -159,6 +161,18 @@ impl Multiplexed {
         self.doubted.get().is_some_and(|then| then == self.heard())
     }
 
+    /// Its endpoint answers nothing, a new connection included. If nothing came since `heard` was `then`, requests that
+    /// can be sent again are not to wait for it any longer.
+    pub(super) fn give_up(&self, then: u64) {
+        self.doubt(then);
+        self.unresponsive.set(Some(then));
+    }
+
+    /// Whether its endpoint is known to answer nothing.
+    pub(super) fn is_unresponsive(&self) -> bool {
+        self.unresponsive.get().is_some_and(|then| then == self.heard())
+    }
+
     /// No further request goes onto this connection; those on it go on.
     pub(super) fn retire(&self) {
         self.retired.set(true);
@@ -186,13 +200,14 @@ impl Multiplexed {
     }
 
     /// Asks a connection that is silent for long whether it still lives; when it does not say so, it gets no further
-    /// request, and in the end is closed. Call it every second.
-    pub(super) fn listen(&self, now: Instant) {
+    /// request, and in the end is closed. Call it every second. True if a request waits, and the question was asked now.
+    pub(super) fn listen(&self, now: Instant) -> bool {
         if self.touched.take() {
             self.used.set(now);
         }
         let mut silence = self.silence.get();
-        let patience = if self.waiting.get() > 0 { AWAITED } else { QUIET };
+        let awaited = self.waiting.get() > 0;
+        let patience = if awaited { AWAITED } else { QUIET };
         let verdict = silence.judge(self.heard(), patience, now);
         self.silence.set(silence);
         match verdict {
@@ -201,14 +216,15 @@ impl Multiplexed {
             Verdict::Doubt => self.doubt(self.heard()),
             Verdict::End => {
                 tracing::debug!("a backend connection is closed: it answers no ping");
-                self.doubt(self.heard());
+                self.give_up(self.heard());
                 self.task.abort();
             }
         }
+        awaited && verdict == Verdict::Ask
     }
 
     /// What comes back is heard like anything else.
-    fn ask_for_life(&self) {
+    pub(super) fn ask_for_life(&self) {
         if let Some(ping) = &mut *self.ping.borrow_mut() {
             let mut cx = Context::from_waker(Waker::noop());
             // The last answer has to be taken before the next question.
@@ -276,6 +292,7 @@ pub(super) async fn greet<T: AsyncRead + AsyncWrite + Unpin + 'static>(stream: T
         ear,
         ping: RefCell::new(ping),
         doubted: Cell::new(None),
+        unresponsive: Cell::new(None),
         task: task.abort_handle(),
     })
 }
