@@ -68,7 +68,8 @@ impl<W: Witness> Judges<'_, W> {
     fn publish(&self, name: &str, judge: &mut Judge) {
         let availability = self.board.of(name);
         let before = availability.condition();
-        let now = judge.condition().beside_circuit(availability.open_circuit());
+        let open_circuit = availability.open_circuit();
+        let now = judge.condition().beside_circuit(open_circuit);
         if *before == now {
             return;
         }
@@ -91,10 +92,14 @@ impl<W: Witness> Judges<'_, W> {
             ConditionStatus::True if now.is_local() && before.status == ConditionStatus::Unknown => {
                 tracing::debug!(apiservice = name, reason, "APIService is available");
             }
-            ConditionStatus::True if now == *judge.condition() => {
-                tracing::info!(apiservice = name, reason, "APIService is available");
-            }
-            ConditionStatus::True => tracing::warn!(apiservice = name, reason, "APIService: {message}"),
+            ConditionStatus::True => match open_circuit {
+                None => tracing::info!(apiservice = name, reason, "APIService is available"),
+                Some(reason) => tracing::warn!(
+                    apiservice = name,
+                    reason,
+                    "circuit open: the discovery check passed, but requests get no answer"
+                ),
+            },
             ConditionStatus::Unknown => {}
         }
     }

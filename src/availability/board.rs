@@ -112,7 +112,10 @@ impl Availability {
     /// A request got none, for this `reason`.
     pub fn failed(&self, fate: Fate, reason: &'static str) {
         self.with(|circuit, last| {
-            *last = reason;
+            // While it is open its reason stays: what fails meanwhile fails for that.
+            if !circuit.is_against() {
+                *last = reason;
+            }
             circuit.hear(fate, Instant::now());
         });
     }
@@ -358,6 +361,17 @@ mod tests {
         (0..1000).for_each(|_| one.answered());
         assert!(matches!(one.pass(|| 0), Ok(None)));
         assert_eq!(one.circuit(), metrics::Circuit::Closed);
+    }
+
+    #[test]
+    fn circuit_reason_kept_while_open() {
+        let one = Board::default().of("v1.a.io");
+        one.failed(Fate::Unreachable, "ConnectTimeout");
+        one.failed(Fate::Unreachable, "NoEndpoints");
+        assert_eq!(one.open_circuit(), Some("ConnectTimeout"));
+        one.answered();
+        one.failed(Fate::Unreachable, "ConnectionRefused");
+        assert_eq!(one.open_circuit(), Some("ConnectionRefused"));
     }
 
     #[test]

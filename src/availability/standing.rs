@@ -42,6 +42,8 @@ pub struct Standing {
     record: Mutex<Record>,
     /// How often a thread found that it does not answer at all.
     silences: AtomicU32,
+    /// Whether that is so now, as far as any thread knows.
+    silent: AtomicBool,
     /// Why no connection to it could be opened the last time.
     dial_failure: Mutex<Option<DialFailure>>,
     /// Notified when requests begin to fail there, and when they are answered again: one for each APIService.
@@ -81,6 +83,7 @@ impl Standing {
             remarkable: AtomicBool::new(record.is_remarkable()),
             record: Mutex::new(record),
             silences: AtomicU32::new(0),
+            silent: AtomicBool::new(false),
             dial_failure: Mutex::default(),
             watchers: Mutex::default(),
         }
@@ -139,6 +142,9 @@ impl Standing {
     }
 
     fn record_connection(&self, result: Result<(), &'static str>, confirms: bool) {
+        if result.is_ok() {
+            self.silent.store(false, Relaxed);
+        }
         let mut failure = self.dial_failure.lock();
         let before = failure.is_some_and(|failure| failure.confirmed);
         let now = result.err().map(|reason| DialFailure { reason, confirmed: confirms || before });
@@ -188,9 +194,11 @@ impl Standing {
         }
     }
 
-    /// It does not answer at all.
-    pub fn silent(&self) -> u32 {
-        self.silences.fetch_add(1, Relaxed).wrapping_add(1)
+    /// It does not answer at all. How often that was so, and whether it is new: no thread found it since a connection was
+    /// opened last.
+    pub fn record_silence(&self) -> (u32, bool) {
+        let silences = self.silences.fetch_add(1, Relaxed).wrapping_add(1);
+        (silences, !self.silent.swap(true, Relaxed))
     }
 
     /// How often that was so.

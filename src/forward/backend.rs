@@ -157,7 +157,10 @@ impl Backend {
     /// A request was not answered by anybody.
     pub(super) fn failed(&self, failure: &Failure) {
         match failure {
-            Failure::NoEndpoint => self.availability.failed(Fate::Unreachable, "NoEndpoints"),
+            Failure::NoEndpoint => {
+                let reason = self.failure_of_all().map_or("NoEndpoints", |error| error.reason);
+                self.availability.failed(Fate::Unreachable, reason);
+            }
             Failure::Unreachable(error) if self.members.iter().all(|member| !member.endpoint.is_usable()) => {
                 self.availability.failed(Fate::Unreachable, error.reason);
             }
@@ -187,6 +190,8 @@ impl Backend {
     /// be connected to. Call it every second.
     pub fn share_silence(&self) {
         for member in &self.members {
+            // First what others found: a connection that nobody uses says nothing against it.
+            member.is_usable();
             match member.endpoint.failure_reason() {
                 Some(reason) => {
                     member.unreachable.set(true);
@@ -202,9 +207,12 @@ impl Backend {
             }
             // Only what this worker found out itself: one that tells what it was told would never be done.
             if member.endpoint.fell_silent() {
-                member.silences.set(member.standing.silent());
-                let (service, endpoint) = (&self.api_service.name, member.counts.address());
-                tracing::warn!(apiservice = %service, endpoint, "an endpoint does not answer; it is left until it does");
+                let (silences, is_first) = member.standing.record_silence();
+                member.silences.set(silences);
+                if is_first {
+                    let (service, endpoint) = (&self.api_service.name, member.counts.address());
+                    tracing::warn!(apiservice = %service, endpoint, "endpoint does not answer; not used until it does");
+                }
             }
         }
     }

@@ -145,7 +145,7 @@ async fn one_of_three_stalls_under_load_and_goes_on() {
             let before = tally.by("c");
             tally.more(600).await;
             assert_eq!(tally.by("c"), before);
-            let said = || scene.gateway.log().iter().filter(|line| line.contains("does not answer; it is left")).count();
+            let said = || scene.gateway.log().iter().filter(|line| line.contains("does not answer; not used")).count();
             eventually("it to be said", async || (said() > 0).then_some(())).await;
             all[2].go_on();
             eventually("it to be used again", async || (tally.by("c") > before + 30).then_some(())).await;

@@ -100,4 +100,6 @@ async fn circuit_open_is_said_in_the_condition_of_an_available_apiservice() {
     assert_eq!(status["available"], true);
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("ConnectionBroken") && message.contains("circuit open"), "{message}");
+    let said = scene.gateway.said(&["circuit open"]).await;
+    assert!(said.contains("\"ConnectionBroken\"") && !said.contains("Passed"), "{said}");
 }

@@ -51,6 +51,9 @@ async fn stopped_endpoint_get_on_an_open_connection_answered_with_the_reason() {
     process.go_on();
     crate::world::eventually("it to be used again", async || (client.get(THINGS).await.status == 200).then_some(()))
         .await;
+    let said = scene.gateway.log();
+    let said: Vec<_> = said.iter().filter(|line| line.contains("does not answer; not used")).collect();
+    assert_eq!(said.len(), 1, "{said:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
