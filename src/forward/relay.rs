@@ -15,9 +15,9 @@ use super::history::Watching;
 use super::rewrite::ResponseHeaders;
 use super::streams::{Leave, Place};
 use super::unread::Unread;
-use crate::egress::{Lease, STREAM_WINDOW};
+use crate::egress::Lease;
 use crate::kubeapi::User;
-use crate::message::{BodyError, Received, Streamed};
+use crate::message::{BodyError, Received, Streamed, UnreadEnd};
 use crate::observe::access::{AccessRecord, End};
 use crate::process::Deadline;
 use crate::route;
@@ -42,9 +42,9 @@ pub(super) struct Relayed {
     deadline: Option<Deadline>,
     /// Whose answer it is, if it goes on for long.
     user: Option<Arc<User>>,
-    /// While the client reads nothing.
+    /// From when the client reads too little until it has caught up.
     unread: Option<Unread>,
-    /// What may still be given once it ends because the client reads nothing: the rest of an event.
+    /// Once it ends because the client does not read: how many bytes of the begun event it may still give.
     last: Option<usize>,
 }
 
@@ -166,7 +166,6 @@ impl Body for Relayed {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
-        this.unread = None;
         if let Some(rest) = this.last {
             return this.poll_last(cx, rest);
         }
@@ -183,6 +182,9 @@ impl Body for Relayed {
                 }
                 if let Some(data) = frame.data_ref() {
                     this.record.sends(data);
+                    if this.unread.as_mut().is_some_and(|unread| unread.is_read(data.len())) {
+                        this.unread = None;
+                    }
                     if let Limit::Watch(_, events, _) = &mut this.limit {
                         events.pass(data);
                     }
@@ -204,10 +206,13 @@ impl Body for Relayed {
             // The error itself stays here: hyper would pass on the reason of a reset, and REFUSED_STREAM tells
             // a client that it may send again what was half answered.
             Poll::Ready(Some(Err(_))) => this.broken(End::BackendBroke, "the backend broke its answer off"),
-            Poll::Pending => match this.waits_no_more(cx) {
-                Some((end, why)) => this.broken(end, why),
-                None => Poll::Pending,
-            },
+            Poll::Pending => {
+                this.unread = None;
+                match this.waits_no_more(cx) {
+                    Some((end, why)) => this.broken(end, why),
+                    None => Poll::Pending,
+                }
+            }
         }
     }
 
@@ -252,18 +257,21 @@ impl Relayed {
 }
 
 impl Streamed for Relayed {
-    fn poll_unread(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_unread(mut self: Pin<&mut Self>, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         let this = &mut *self;
-        if this.ended || this.last.is_some() {
-            return Poll::Ready(());
-        }
-        // What is bounded in time ends anyway; what is not kept here costs nothing.
-        let Some(user) = this.user.as_ref().filter(|_| this.from.is_kept_here()) else { return Poll::Pending };
-        if !this.unread.get_or_insert_with(Unread::begin).is_over(&user.name, cx) {
+        // What is bounded in time ends anyway.
+        let Some(user) = this.user.as_ref().filter(|_| !this.ended) else { return Poll::Pending };
+        let mut unread = this.unread.take().unwrap_or_else(Unread::begin);
+        let Some(most) = unread.is_over(&user.name, cx) else {
+            this.unread = Some(unread);
             return Poll::Pending;
+        };
+        this.last = most.checked_sub(queued);
+        if this.last.is_none() {
+            this.end(End::SlowClient);
+            return Poll::Ready(UnreadEnd::Reset);
         }
-        this.last = Some(STREAM_WINDOW as usize);
-        Poll::Ready(())
+        Poll::Ready(UnreadEnd::Finish(Box::new(unread)))
     }
 }
 

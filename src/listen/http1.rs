@@ -140,14 +140,15 @@ impl Future for Answer {
         if let (Body::Full(_), Some(Active(lifetime))) = (response.body(), &active) {
             lifetime.answer_by(Instant::now() + self.patience);
         }
-        Poll::Ready(Ok(response.map(|body| Counted { body, _active: active })))
+        Poll::Ready(Ok(response.map(|body| Counted { body, active })))
     }
 }
 
-/// A body that keeps its request counted until it is dropped.
+/// A body that keeps its request counted until it is dropped, and that gives nothing more while the client takes
+/// nothing: hyper alone would take up to [`Limits::max_request_header_bytes`] of it.
 struct Counted {
     body: Body,
-    _active: Option<Active>,
+    active: Option<Active>,
 }
 
 impl http_body::Body for Counted {
@@ -155,7 +156,19 @@ impl http_body::Body for Counted {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let this = &mut *self;
+        let Some(Active(lifetime)) = &this.active else { return Pin::new(&mut this.body).poll_frame(cx) };
+        if lifetime.is_full() {
+            // Whatever is queued is part of a chunk, so there is no clean end.
+            return this.body.poll_unread(cx, usize::MAX).map(|_| Some(Err("the client does not read it".into())));
+        }
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            lifetime.hand(data.len());
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -4,6 +4,7 @@
 //! machine for each stream, with checks we have made already) would be a twentieth of what relaying a small answer
 //! costs, and a part of what an idle watch keeps in memory.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -23,7 +24,7 @@ use super::Limits;
 use super::cork::Cork;
 use super::lifetime::{Active, End, Lifetime};
 use super::serve::{Answering, Handler, Stream, until};
-use crate::message::{Body, Received};
+use crate::message::{Body, Received, UnreadEnd};
 use crate::process::Deadline;
 
 /// What a client may send of a body before we read it, on one stream and on all of them.
@@ -37,6 +38,8 @@ const MOST_HANDED: usize = 256 << 10;
 const FRAME: usize = 256;
 /// Streams that we reset because of the client's mistakes, before its connection is closed.
 const MOST_MISTAKES: usize = 1024;
+/// How long the rest of an answer that ended because its client did not read may wait for the client.
+const REST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves the HTTP/2 client behind `stream` until the connection ends.
 ///
@@ -247,8 +250,15 @@ impl Exchange {
             if let Body::Full(_) = body {
                 self.active.0.answer_by(Instant::now() + self.patience);
             }
-            self.turn =
-                Turn::Sending(Sending { body, to, waiting: None, gate: self.gate.clone(), asked: None, ending: false });
+            self.turn = Turn::Sending(Sending {
+                body,
+                to,
+                waiting: None,
+                queued: 0,
+                gate: self.gate.clone(),
+                asked: None,
+                ending: Ending::No,
+            });
         }
         let Turn::Sending(sending) = &mut self.turn else { return Poll::Ready(()) };
         sending.poll(cx)
@@ -291,11 +301,22 @@ struct Sending {
     to: SendStream<Bytes>,
     /// What the client has no window for yet, and whether it is the last.
     waiting: Option<(Bytes, bool)>,
+    /// How much of the last piece that h2 got the client had no window for.
+    queued: usize,
     gate: Rc<Gate>,
     /// How often the gate had opened when this was put among those who wait for it.
     asked: Option<u64>,
-    /// The body ends because the client takes nothing: what it still gives is handed over without waiting.
-    ending: bool,
+    ending: Ending,
+}
+
+/// Whether an answer ends because its client does not read.
+enum Ending {
+    No,
+    /// What the body still gives is handed over without waiting. The value lives until the client has taken that.
+    Rest(Box<dyn Any>),
+    /// All is handed over but the end, which waits for the client to take what came before it: h2 keeps what is queued on
+    /// a stream until the connection's end, unless the stream is reset.
+    Untaken(Deadline, #[expect(dead_code, reason = "held")] Box<dyn Any>),
 }
 
 /// What there is for more of an answer.
@@ -309,7 +330,7 @@ enum Room {
 impl Sending {
     /// What room there is for a piece of the answer. If there is none, the task is woken when there is.
     fn room(&mut self, cx: &mut Context<'_>) -> Room {
-        if self.ending {
+        if let Ending::Rest(_) = self.ending {
             return Room::Some;
         }
         while self.to.capacity() == 0 {
@@ -332,21 +353,40 @@ impl Sending {
     /// Ready when nothing more is to be sent, or wanted.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
+            if let Ending::Untaken(..) = self.ending {
+                return self.poll_taken(cx);
+            }
             if let Some((data, last)) = self.waiting.take() {
                 match self.room(cx) {
                     Room::Some => {}
                     Room::Gone => return Poll::Ready(()),
-                    Room::None if self.body.poll_unread(cx).is_ready() => self.ending = true,
-                    Room::None => {
-                        self.waiting = Some((data, last));
-                        return self.to.poll_reset(cx).map(drop);
-                    }
+                    Room::None => match self.body.poll_unread(cx, self.queued + data.len()) {
+                        Poll::Ready(UnreadEnd::Finish(held)) => self.ending = Ending::Rest(held),
+                        Poll::Ready(UnreadEnd::Reset) => {
+                            self.to.send_reset(Reason::INTERNAL_ERROR);
+                            return Poll::Ready(());
+                        }
+                        Poll::Pending => {
+                            self.waiting = Some((data, last));
+                            return self.to.poll_reset(cx).map(drop);
+                        }
+                    },
                 }
-                if !self.ending {
+                self.queued = data.len().saturating_sub(self.to.capacity());
+                let rest = matches!(self.ending, Ending::Rest(_));
+                if !rest {
                     self.gate.hand(data.len());
                 }
-                if self.to.send_data(data, last).is_err() || last {
+                if self.to.send_data(data, last && !rest).is_err() {
                     return Poll::Ready(());
+                }
+                match (last, rest) {
+                    (true, true) => {
+                        self.await_taken();
+                        continue;
+                    }
+                    (true, false) => return Poll::Ready(()),
+                    (false, _) => {}
                 }
             }
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
@@ -354,6 +394,10 @@ impl Sending {
                 Poll::Ready(Some(Err(_))) => {
                     self.to.send_reset(Reason::INTERNAL_ERROR);
                     return Poll::Ready(());
+                }
+                Poll::Ready(None) if matches!(self.ending, Ending::Rest(_)) => {
+                    self.await_taken();
+                    continue;
                 }
                 Poll::Ready(None) => {
                     let _ = self.to.send_data(Bytes::new(), true);
@@ -382,5 +426,33 @@ impl Sending {
                 }
             }
         }
+    }
+
+    /// The rest of an answer whose client does not read is handed over, and its body has ended.
+    fn await_taken(&mut self) {
+        self.body = Body::Empty;
+        self.to.reserve_capacity(1);
+        if let Ending::Rest(held) = std::mem::replace(&mut self.ending, Ending::No) {
+            self.ending = Ending::Untaken(until(Instant::now() + REST_TIMEOUT), held);
+        }
+    }
+
+    /// Ready when the client has taken the rest and gets the end, or has had its time.
+    fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.room(cx) {
+            Room::Some => {
+                let _ = self.to.send_data(Bytes::new(), true);
+                return Poll::Ready(());
+            }
+            Room::Gone => return Poll::Ready(()),
+            Room::None => {}
+        }
+        if let Ending::Untaken(until, _) = &mut self.ending
+            && until.is_over(cx.waker())
+        {
+            self.to.send_reset(Reason::INTERNAL_ERROR);
+            return Poll::Ready(());
+        }
+        self.to.poll_reset(cx).map(drop)
     }
 }

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ pub(super) struct Lifetime {
     /// `moved` at the last sweep, and since when (milliseconds since `epoch`) it has stood still.
     stood: (AtomicU32, AtomicU64),
     waker: AtomicWaker,
+    /// Answered bytes that were not flushed to the client yet (HTTP/1.1 only).
+    unwritten: AtomicUsize,
     /// Milliseconds since `epoch` plus one by which the answer being made must be taken; 0 for none.
     answer_by: AtomicU64,
     tunnelling: AtomicBool,
@@ -48,6 +50,9 @@ pub(super) struct Lifetime {
 /// How long a connection that was told to go may stay without a request or a byte: one that never
 /// carried a request, and one that did and may not have answered our GOAWAY yet.
 const SILENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
+
+/// Answered bytes that hyper gets between two flushes to an HTTP/1.1 client, and one piece more.
+const MOST_UNWRITTEN: usize = 128 << 10;
 
 /// How many times [`Limits::read_header_timeout`] an HTTP/2 client has for the rest of a header block or frame while
 /// streams run. After the first it gets GOAWAY, and the streams go on; after the last the connection ends with them.
@@ -149,6 +154,23 @@ impl Lifetime {
         }
         let at = self.answer_by.swap(0, Ordering::Relaxed) - 1;
         Some(self.epoch + Duration::from_millis(at))
+    }
+
+    /// So many bytes of an answer are to be written (HTTP/1.1 only). Only the connection's own task writes this.
+    pub(super) fn hand(&self, bytes: usize) {
+        self.unwritten.store(self.unwritten.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+
+    /// Whether no more of an answer is to be queued before the client takes what is (HTTP/1.1 only).
+    pub(super) fn is_full(&self) -> bool {
+        self.unwritten.load(Ordering::Relaxed) >= MOST_UNWRITTEN
+    }
+
+    /// All that there was is flushed to the client; whether an answer was held back by it.
+    pub(super) fn flushed(&self) -> bool {
+        let was_full = self.is_full();
+        self.unwritten.store(0, Ordering::Relaxed);
+        was_full
     }
 
     /// The number of the request that runs, if one does (HTTP/1.1: there is never a second).
@@ -334,6 +356,7 @@ impl Connections {
             moved: AtomicU32::new(0),
             stood: (AtomicU32::new(0), AtomicU64::new(self.0.epoch.elapsed().as_millis() as u64)),
             waker: AtomicWaker::new(),
+            unwritten: AtomicUsize::new(0),
             answer_by: AtomicU64::new(0),
             tunnelling: AtomicBool::new(false),
             tunnel_waker: AtomicWaker::new(),

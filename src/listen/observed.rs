@@ -63,7 +63,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Observed<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let result = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        if self.lifetime.flushed() {
+            // The answer goes on.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Ready(result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,5 +1,6 @@
 //! The one body type of our answers.
 
+use std::any::Any;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -25,12 +26,20 @@ pub enum Body {
 
 /// A body that streams, and can be told that nobody reads it.
 pub trait Streamed: http_body::Body<Data = Bytes, Error = BodyError> {
-    /// The client takes nothing now. Ready when this is not to be waited for: the stream then ends with what it still
-    /// gives, if it gives anything.
-    fn poll_unread(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let _ = cx;
+    /// The client reads nothing, and `queued` bytes wait to be sent to it. Ready when the stream must end.
+    fn poll_unread(self: Pin<&mut Self>, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
+        let _ = (cx, queued);
         Poll::Pending
     }
+}
+
+/// How a stream ends whose client does not read.
+pub enum UnreadEnd {
+    /// Its body gives a bounded rest and then ends; both may wait for the client. The value is dropped when the client has
+    /// taken them.
+    Finish(Box<dyn Any>),
+    /// At once: nothing more may wait for the client.
+    Reset,
 }
 
 pin_project_lite::pin_project! {
@@ -72,10 +81,10 @@ impl Body {
     }
 
     /// As [`Streamed::poll_unread`].
-    pub fn poll_unread(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_unread(&mut self, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         match self {
             Body::Empty | Body::Full(_) => Poll::Pending,
-            Body::Stream(inner) => inner.as_mut().poll_unread(cx),
+            Body::Stream(inner) => inner.as_mut().poll_unread(cx, queued),
         }
     }
 }

@@ -16,7 +16,7 @@ mod refusal;
 mod respond;
 
 pub use allowed_headers::AllowedHeaders;
-pub use body::{Body, BodyError, Streamed};
+pub use body::{Body, BodyError, Streamed, UnreadEnd};
 pub use hop_by_hop::upgrade_protocol;
 pub use negotiate::Accept;
 pub use received::Received;

@@ -62,12 +62,6 @@ impl Received {
         let rest = length.or_else(|| ended.then_some(0));
         Received(Kind::Http2(Stream { from, rest, ended, only_trailers: false, owed: 0, most_owed }))
     }
-
-    /// Whether what is not read is kept in this process: over HTTP/2, up to the stream's window. Over HTTP/1.1 it stays
-    /// in the socket.
-    pub fn is_kept_here(&self) -> bool {
-        matches!(self.0, Kind::Http2(_))
-    }
 }
 
 impl Received {

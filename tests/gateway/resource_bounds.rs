@@ -11,6 +11,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
 
 use crate::audit;
 use crate::backend::{Backend, Settings, json};
@@ -116,9 +117,9 @@ async fn audit_leaves_out_bodies_that_expand() {
     assert_eq!(event["annotations"][RESPONSE], "left out: it would expand to much more than was sent");
 }
 
-/// A backend whose watches never stop talking, in events of about 400 bytes; the watches that it serves, and
-/// how many it was asked for.
-async fn talkative(world: &World) -> (Backend, Arc<Mutex<HashSet<String>>>, Arc<AtomicUsize>) {
+/// A backend whose watches never stop talking, in events of so many bytes and forty more; the watches that it serves,
+/// and how many it was asked for.
+async fn talkative(world: &World, size: usize) -> (Backend, Arc<Mutex<HashSet<String>>>, Arc<AtomicUsize>) {
     struct Serving(Arc<Mutex<HashSet<String>>>, String);
     impl Drop for Serving {
         fn drop(&mut self) {
@@ -135,7 +136,7 @@ async fn talkative(world: &World) -> (Backend, Arc<Mutex<HashSet<String>>>, Arc<
             serving.lock().unwrap().insert(query.clone());
             counted.fetch_add(1, SeqCst);
             let guard = Serving(serving.clone(), query);
-            let event = Bytes::from(format!("{{\"type\":\"MODIFIED\",\"object\":\"{}\"}}\n", "x".repeat(360)));
+            let event = Bytes::from(format!("{{\"type\":\"MODIFIED\",\"object\":\"{}\"}}\n", "x".repeat(size)));
             let events = futures_util::stream::repeat_with(move || {
                 let _serves = &guard;
                 Ok(Frame::data(event.clone()))
@@ -152,7 +153,7 @@ async fn talkative(world: &World) -> (Backend, Arc<Mutex<HashSet<String>>>, Arc<
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_watches_hold_little_memory_and_give_it_back() {
     let world = World::new();
-    let (backend, served, begun) = talkative(&world).await;
+    let (backend, served, begun) = talkative(&world, 360).await;
     let scene = Scene::new(world, &[&backend], &[]);
     let bystander = scene.http2().await;
     assert_eq!(bystander.get(THINGS).await.status, 200);
@@ -193,7 +194,7 @@ async fn unread_watches_hold_little_memory_and_give_it_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_watches_beyond_the_bound_end_between_two_events() {
     let world = World::new();
-    let (backend, served, _) = talkative(&world).await;
+    let (backend, served, _) = talkative(&world, 360).await;
     let scene = Scene::new(world, &[&backend], &[]);
     let mut watches = Vec::new();
     for connection in 0..2 {
@@ -220,6 +221,75 @@ async fn unread_watches_beyond_the_bound_end_between_two_events() {
         ended += 1;
     }
     assert!(ended >= 150, "{ended}");
+}
+
+/// What of the last event waits for the client is given back when the client does not take it.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_watches_of_large_events_give_memory_back_while_connected() {
+    let world = World::new();
+    let (backend, served, begun) = talkative(&world, 240 << 10).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let bystander = scene.http2().await;
+    assert_eq!(bystander.get(THINGS).await.status, 200);
+    let before = scene.gateway.resident();
+    let mut connections = Vec::new();
+    for connection in 0..4 {
+        let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&scene.jane), &[]).await;
+        frames.deaf();
+        let watch = |n: u32| get(2 * n + 1, &format!("{THINGS}?watch=1&id={connection}-{n}"), &[]);
+        assert!(frames.flood((0..240).map(watch)).await);
+        connections.push(frames);
+    }
+    eventually("most of 960 watches to end", async || {
+        (begun.load(SeqCst) == 960 && served.lock().unwrap().len() <= 130).then_some(())
+    })
+    .await;
+    // 32 MiB of windows go on; what waited of the others is gone although their connections stay.
+    let left = eventually("memory to be given back", async || {
+        let left = scene.gateway.resident().saturating_sub(before) >> 10;
+        (left < 150).then_some(left)
+    })
+    .await;
+    eprintln!("unread watches of large events: {left} MiB left while connected");
+    assert_eq!(bystander.get(THINGS).await.status, 200);
+    let metrics = crate::client::admin(&scene.gateway, crate::client::get("/metrics", &[])).await.text();
+    let ended = metrics.lines().find(|line| line.starts_with("apiserver_terminated_watchers_total{")).unwrap();
+    assert!(ended.contains("resource=\"things\"") && !ended.ends_with(" 0"), "{ended}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_watches_over_http1_hold_little_memory_and_end() {
+    const WATCHES: usize = 240;
+    let world = World::new();
+    let (backend, served, begun) = talkative(&world, 60 << 10).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let bystander = scene.http2().await;
+    assert_eq!(bystander.get(THINGS).await.status, 200);
+    let before = scene.gateway.resident();
+    let mut watches = Vec::new();
+    for n in 0..WATCHES {
+        // Little room in the kernel for what the client does not read.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(16 << 10).unwrap();
+        let socket = socket.connect(scene.gateway.address).await.unwrap();
+        let mut stream =
+            crate::client::handshake(&scene.world, socket, Some(&scene.jane), &["http/1.1"]).await.unwrap();
+        let request = format!("GET {THINGS}?watch=1&id={n} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        watches.push(stream);
+    }
+    let mut peak = 0;
+    // 32 MiB are for one user alone, of 256 KiB for each watch.
+    eventually("watches beyond the bound to end", async || {
+        peak = peak.max(scene.gateway.resident());
+        (begun.load(SeqCst) == WATCHES && served.lock().unwrap().len() <= 128).then_some(())
+    })
+    .await;
+    assert!(served.lock().unwrap().len() > 100, "{}", served.lock().unwrap().len());
+    let grown = peak.saturating_sub(before) >> 10;
+    eprintln!("unread watches over HTTP/1.1: {grown} MiB at the peak");
+    assert!(grown < 200, "{grown} MiB");
+    assert_eq!(bystander.get(THINGS).await.status, 200);
 }
 
 /// Twelve backends that never stop sending their OpenAPI document.

@@ -384,7 +384,13 @@ impl Open {
                 series
             }
         };
-        let ended = Ended { code: self.status, took, bytes: self.sent, in_self_defence: self.in_self_defence() };
+        let ended = Ended {
+            code: self.status,
+            took,
+            bytes: self.sent,
+            in_self_defence: self.in_self_defence(),
+            by_slow_client: self.end == End::SlowClient,
+        };
         metrics.request_ended(series, long_running, &ended);
         if let Some(service) = &self.service {
             service.request_ended(long_running, watch);

@@ -230,6 +230,18 @@ impl Sums {
             text.histogram(&request.labels(None, None), RESPONSE_BYTES.printed, &counted.buckets, counted.sum);
         }
         text.family(
+            "apiserver_terminated_watchers_total",
+            Kind::Counter,
+            "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.",
+        );
+        let mut unread: BTreeMap<[&str; 2], u64> = BTreeMap::new();
+        for (request, sums) in self.requests.iter().filter(|(_, sums)| sums.unread_watches > 0) {
+            *unread.entry([&request.group, &request.resource]).or_default() += sums.unread_watches;
+        }
+        for ([group, resource], count) in unread {
+            text.sample(&[("group", group), ("resource", resource)], count);
+        }
+        text.family(
             "apiserver_tls_handshake_errors_total",
             Kind::Counter,
             "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
@@ -333,7 +345,7 @@ mod tests {
     }
 
     fn ended(code: u16, millis: u64, bytes: u64) -> Ended {
-        Ended { code, took: Duration::from_millis(millis), bytes, in_self_defence: code == 429 }
+        Ended { code, took: Duration::from_millis(millis), bytes, in_self_defence: code == 429, by_slow_client: false }
     }
 
     fn some() -> (Arc<Metrics>, [WorkerMetrics; 2], Vec<Box<dyn std::any::Any>>) {
@@ -355,6 +367,9 @@ mod tests {
         }
         request(&workers[0], Verb::Post, DryRun::All, &ended(201, 70_000, 10));
         request(&workers[1], Verb::List, DryRun::No, &ended(200, 30, 2_000_000_000));
+        for worker in &workers {
+            request(worker, Verb::Watch, DryRun::No, &Ended { by_slow_client: true, ..ended(200, 9_000, 300) });
+        }
         let path = workers[0].series(&RequestLabels::path(&Method::GET, "/livez"), |_| Known::Nothing);
         workers[0].request_began(path, true);
         metrics.apiservice_is("v1.example.narthex.dev", None);

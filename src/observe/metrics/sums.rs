@@ -28,6 +28,7 @@ pub(super) struct Request {
 pub(super) struct RequestSums {
     pub(super) codes: BTreeMap<u16, u64>,
     pub(super) terminations: BTreeMap<u16, u64>,
+    pub(super) unread_watches: u64,
     pub(super) duration: Counted,
     pub(super) sizes: Option<Counted>,
     pub(super) long_running: u64,
@@ -120,6 +121,7 @@ impl RequestSums {
     fn add(&mut self, series: &RequestSeries) {
         series.codes.each(|code, count| *self.codes.entry(code).or_default() += count);
         series.terminations.each(|code, count| *self.terminations.entry(code).or_default() += count);
+        self.unread_watches += series.unread_watches.get();
         series.duration.add_to(&mut self.duration);
         if let Some(sizes) = &series.sizes {
             sizes.add_to(self.sizes.get_or_insert_default());

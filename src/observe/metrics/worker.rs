@@ -64,6 +64,8 @@ pub(super) struct RequestSeries {
     pub(super) dry_run: DryRun,
     pub(super) codes: Codes,
     pub(super) terminations: Codes,
+    /// Watches that were ended because their client did not read them.
+    pub(super) unread_watches: Tally,
     pub(super) duration: Histogram,
     /// Only for GET and LIST, as upstream.
     pub(super) sizes: Option<Histogram>,
@@ -162,6 +164,9 @@ impl WorkerMetrics {
             if ended.in_self_defence {
                 series.terminations.up(ended.code);
             }
+            if ended.by_slow_client {
+                series.unread_watches.up();
+            }
             series.duration.observe_duration(ended.took);
             if let Some(sizes) = &series.sizes {
                 sizes.observe(ended.bytes);
@@ -212,6 +217,7 @@ pub(in crate::observe) struct Ended {
     pub(in crate::observe) took: Duration,
     pub(in crate::observe) bytes: u64,
     pub(in crate::observe) in_self_defence: bool,
+    pub(in crate::observe) by_slow_client: bool,
 }
 
 impl RequestSeries {
@@ -226,6 +232,7 @@ impl RequestSeries {
             dry_run: labels.dry_run,
             codes: Codes::default(),
             terminations: Codes::default(),
+            unread_watches: Tally::default(),
             duration: Histogram::new(&REQUEST_SECONDS),
             sizes: matches!(labels.verb, Verb::Get | Verb::List).then(|| Histogram::new(&RESPONSE_BYTES)),
             long_running: Tally::default(),
