@@ -183,6 +183,11 @@ impl Availability {
         }
     }
 
+    /// A backend that is not probed (the delegate) answered a poll at `endpoint`, as good as a probe.
+    pub fn poll_answered(&self, endpoint: &Address) {
+        self.probed(endpoint, true);
+    }
+
     /// Whether its requests say that it does not answer: those of the last moments, or those at each endpoint.
     pub(super) fn is_doubted(&self) -> bool {
         if self.circuit.lock().0.is_against() {

@@ -158,3 +158,28 @@ async fn delegate_refusing_our_certificate_is_explained_and_counted() {
     is(0.0).await;
     assert!(!scene.http2().await.get("/api/v1/pods").await.headers.contains_key("warning"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delegate_that_is_back_is_not_shown_with_an_open_circuit_until_somebody_asks() {
+    let world = World::new();
+    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+    let cluster = Backend::start(&world, settings.clone(), async |_| json(404, "{}")).await;
+    write(&world, &format!("https://{}", cluster.address));
+    let flag = flag(&world);
+    let scene = Scene::of(world, &[&flag]);
+    let client = scene.http2().await;
+    let circuit = async || {
+        let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+        let all = report["apiservices"].as_array().unwrap();
+        all.iter().find(|one| one["name"] == "delegate").unwrap()["circuit"].clone()
+    };
+    eventually("an answer", async || (client.get("/api/v1/pods").await.status == 404).then_some(())).await;
+    let address = cluster.stop().await;
+    eventually("the circuit to open", async || {
+        client.get("/api/v1/pods").await;
+        (circuit().await == "open").then_some(())
+    })
+    .await;
+    let _back = Backend::start(&scene.world, Settings { address, ..settings }, async |_| json(404, "{}")).await;
+    eventually("its polls to close it", async || (circuit().await != "open").then_some(())).await;
+}

@@ -17,7 +17,7 @@ use crate::kubeapi::User;
 use crate::message::Body;
 use crate::observe::metrics::Metrics;
 use crate::process::{Published, Reservation, Shares};
-use crate::registry::{ApiService, ClientCertificate, Resolved};
+use crate::registry::{ApiService, ClientCertificate, DELEGATE, Resolved};
 use crate::route::Table;
 use crate::tls::KeyPair;
 
@@ -174,7 +174,13 @@ impl Fetch for Fetcher {
             resolved.endpoints.iter().zip(&route.standings).partition(|(_, standing)| standing.is_out());
         for (address, _) in fine.into_iter().chain(out).take(3) {
             match self.asker.ask(&route.api_service, resolved, address, path, &headers).await {
-                Ok(sent) => return read(sent, path, max_bytes, Reservation::of(&self.memory, apiservice)).await,
+                Ok(sent) => {
+                    // No probe says so of the delegate, and nobody may ask it for long.
+                    if apiservice == DELEGATE && !sent.response.status().is_server_error() {
+                        route.availability.poll_answered(address);
+                    }
+                    return read(sent, path, max_bytes, Reservation::of(&self.memory, apiservice)).await;
+                }
                 Err(Unanswered { reason, cause, unreachable }) => {
                     last = FetchError { text: format!("{reason}: {cause}"), seen_by_probe: unreachable };
                 }
