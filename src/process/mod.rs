@@ -14,6 +14,7 @@ mod published;
 mod sharded;
 mod shares;
 mod socket;
+mod user_turns;
 mod written;
 
 pub use configuration::{configuration, one_object};
@@ -29,4 +30,5 @@ pub use published::{Published, Publisher, changed_if_any};
 pub use sharded::Sharded;
 pub use shares::{Reservation, Share, Shares};
 pub use socket::{set_up, set_up_with};
+pub use user_turns::{UserTurn, UserTurns};
 pub use written::{replace, write_new};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http::Method;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -80,6 +81,38 @@ async fn yaml_review_that_expands_is_refused() {
         assert_eq!((answer.status.as_u16(), &answer.json()["status"]["allowed"]), (201, &Value::Bool(true)));
     }
     ask(&"#".repeat(33 << 10)).await.refused(413, "RequestEntityTooLarge");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn yaml_reviews_of_one_user_do_not_hold_up_those_of_another() {
+    const MANY: usize = 60;
+    let world = World::new();
+    let backend = things(&world).await;
+    let scene = Scene::new(world, &[&backend], &[]);
+    let review = |filling: String| {
+        format!(
+            "apiVersion: authorization.k8s.io/v1\nkind: SelfSubjectAccessReview\n\
+             spec: {{resourceAttributes: {{verb: get, resource: things}}}}\nfilling: {filling}\n"
+        )
+    };
+    let [slow, fast] = [review(format!("[{}a]", "a,".repeat(15 << 10))), review("a".repeat(2 << 10))];
+    let ask = async |client: &Client, body: &str| {
+        let answer = client.ask(request(Method::POST, SELF_REVIEWS, &[YAML], body)).await;
+        assert!(matches!(answer.status.as_u16(), 201 | 429), "{}", answer.text());
+    };
+    let mallory = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user("mallory", &[]))).await;
+    let jane = scene.http2().await;
+    let mut flood: futures_util::stream::FuturesUnordered<_> = (0..MANY).map(|_| ask(&mallory, &slow)).collect();
+    flood.next().await.unwrap();
+    let mut answered = 1;
+    let mut asking = std::pin::pin!(ask(&jane, &fast));
+    loop {
+        tokio::select! {
+            () = &mut asking => break,
+            Some(()) = flood.next() => answered += 1,
+        }
+    }
+    assert!(answered < MANY / 2, "{answered} of {MANY} were answered first");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -161,8 +161,8 @@ impl Held {
             if own.map_or(0, size) + more > fair {
                 return (false, dropped);
             }
-            let largest = self.users.values_mut().filter(|share| size(share) > fair && !share.waiting.is_empty());
-            let Some(largest) = largest.max_by_key(|share| size(share)) else { return (false, dropped) };
+            let largest = self.users.iter_mut().filter(|(_, share)| size(share) > fair && !share.waiting.is_empty());
+            let Some((name, largest)) = largest.max_by_key(|(_, share)| size(share)) else { return (false, dropped) };
             if let Some((_, event)) = largest.waiting.pop_back() {
                 let weight = event.weight();
                 largest.events -= 1;
@@ -171,6 +171,12 @@ impl Held {
                 self.events -= 1;
                 self.bytes -= weight;
                 dropped += 1;
+                // Who holds nothing has no share, or those of others would be smaller.
+                if largest.events == 0 {
+                    let name = name.clone();
+                    self.users.remove(&name);
+                    self.turns.retain(|turn| *turn != name);
+                }
             }
         }
     }
@@ -304,6 +310,18 @@ mod tests {
         let held = queue.held.lock();
         assert_eq!((held.users["jane"].events, held.users["mallory"].events), (pushed, 10));
         assert!(held.bytes <= 20 * large.weight());
+    }
+
+    #[test]
+    fn audit_queue_share_ends_with_the_last_event_of_a_user() {
+        let (large, small) = (Event::of("mallory", "/large", 10_000), Event::of("jane", "/a", 0));
+        let queue = Queue::new(10_000, large.weight() + small.weight(), 1000, || {});
+        assert_eq!([queue.push(&large), queue.push(&small)], [0, 0]);
+        assert_eq!(queue.push(&Event::of("bob", "/b", 0)), 1);
+        let held = queue.held.lock();
+        let users: std::collections::BTreeSet<&str> = held.users.keys().map(|user| &**user).collect();
+        assert_eq!(users, ["bob", "jane"].into());
+        assert_eq!(held.turns.iter().map(|user| &**user).collect::<Vec<_>>(), ["jane", "bob"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the gateway answers itself: health, version, metrics, discovery, OpenAPI, the APIServices.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use tokio::sync::Semaphore;
 
 use super::connection::Connection;
 use super::shared::Shared;
@@ -20,14 +19,15 @@ use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::{Blame, Body, BodyError, Received, Refusal};
 use crate::observe::access::{AccessRecord, End, Receipt};
 use crate::observe::metrics::Format;
+use crate::process::UserTurns;
 use crate::reviewer::{self, Question, Reviewer};
 use crate::route::{Route, Table};
 use crate::{discovery, openapi};
 
 /// Time for the body of a question to arrive, and for its turn to be read when that is slow.
 const REVIEW_PATIENCE: Duration = Duration::from_secs(10);
-/// Bodies that are slow to read, at the same time: one thread of the process, not all of them.
-static SLOW_READS: Semaphore = Semaphore::const_new(1);
+/// Bodies that are slow to read are read one at a time: by one thread of the process, not all of them.
+static SLOW_READS: LazyLock<UserTurns> = LazyLock::new(UserTurns::default);
 
 /// The answer to a health check, if `path` is one; `others` are lines of the delegate's checks.
 pub(super) fn health(
@@ -202,7 +202,8 @@ async fn review_body(
         return form.read(kind, &body).map_err(refuse);
     }
     // Other requests of this worker do not wait for it.
-    let Ok(Ok(_turn)) = tokio::time::timeout(REVIEW_PATIENCE, SLOW_READS.acquire()).await else {
+    let turn = SLOW_READS.wait(&permit.user().name);
+    let Ok(Some(_turn)) = tokio::time::timeout(REVIEW_PATIENCE, turn).await else {
         return Err(refuse(Status::too_many_requests("too many large reviews at once, please try again later", 1)));
     };
     let kind = kind.to_owned();
