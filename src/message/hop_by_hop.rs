@@ -64,28 +64,35 @@ pub fn is_untrusted(name: &str) -> bool {
 }
 
 /// Whether a request header tells a server who asks, or from which address, as a reverse proxy in front of it would:
-/// `X-Forwarded-User`, `X-Auth-Request-*`, `Remote-*`, `X-Real-Ip`, `Forwarded` and their kind. What we say ourselves
+/// `X-Forwarded-User`, `X-Auth-Request-*`, `Remote-*`, `X-Real-Ip`, `Forwarded` and their kind, and what the proxies of
+/// clouds say (Google IAP, Amazon ALB, Azure App Service, Cloudflare Access). What we say ourselves
 /// (`X-Remote-*`, `X-Forwarded-For`) is not among them. Any odd character is a dash.
 pub fn is_proxy_claim(name: &str) -> bool {
     // By first letter: this looks at every header of every request.
     match name.as_bytes().first() {
-        Some(b'c') => is_spelled(name, "cf-connecting-ip"),
+        Some(b'c') => is_spelled(name, "cf-connecting-ip") || begins(name, "cf-access-"),
         Some(b'f') => name == "forwarded",
         Some(b'r') => begins(name, "remote-"),
         Some(b't') => is_spelled(name, "true-client-ip"),
-        Some(b'x') => {
-            begins(name, "x-forwarded-user")
-                || begins(name, "x-forwarded-email")
-                || begins(name, "x-forwarded-group")
-                || begins(name, "x-forwarded-preferred-username")
-                || begins(name, "x-forwarded-access-token")
-                || begins(name, "x-auth-request-")
-                || begins(name, "x-authenticated-")
-                || begins(name, "x-webauth-")
-                || is_spelled(name, "x-real-ip")
-                || is_spelled(name, "x-client-ip")
-                || is_spelled(name, "x-original-forwarded-for")
-        }
+        Some(b'x') => match name.as_bytes().get(2) {
+            Some(b'a') => {
+                begins(name, "x-auth-request-") || begins(name, "x-authenticated-") || begins(name, "x-amzn-oidc-")
+            }
+            Some(b'c') => is_spelled(name, "x-client-ip"),
+            Some(b'f') => {
+                begins(name, "x-forwarded-user")
+                    || begins(name, "x-forwarded-email")
+                    || begins(name, "x-forwarded-group")
+                    || begins(name, "x-forwarded-preferred-username")
+                    || begins(name, "x-forwarded-access-token")
+            }
+            Some(b'g') => begins(name, "x-goog-authenticated-user-") || is_spelled(name, "x-goog-iap-jwt-assertion"),
+            Some(b'm') => begins(name, "x-ms-client-principal") || begins(name, "x-ms-token-"),
+            Some(b'o') => is_spelled(name, "x-original-forwarded-for"),
+            Some(b'r') => is_spelled(name, "x-real-ip"),
+            Some(b'w') => begins(name, "x-webauth-"),
+            _ => false,
+        },
         _ => false,
     }
 }
@@ -379,11 +386,33 @@ mod tests {
             "x-auth-request-redirect",
             "x.client.ip",
             "true-client-ip",
+            "x-goog-authenticated-user-email",
+            "x_goog_authenticated_user_id",
+            "x-goog-iap-jwt-assertion",
+            "x-amzn-oidc-identity",
+            "x_amzn_oidc_data",
+            "x-ms-client-principal",
+            "x-ms-client-principal-name",
+            "x_ms_client_principal_id",
+            "x-ms-token-aad-id-token",
+            "cf-access-jwt-assertion",
+            "cf_access_authenticated_user_email",
         ] {
             assert!(is_proxy_claim(name), "{name}");
         }
-        for name in ["x-forwarded-for", "x-forwarded-prefix", "x-remote-user", "x-real-ipx", "remote", "forwarded-for"]
-        {
+        for name in [
+            "x-forwarded-for",
+            "x-forwarded-prefix",
+            "x-remote-user",
+            "x-real-ipx",
+            "remote",
+            "forwarded-for",
+            "x-amzn-trace-id",
+            "x-goog-api-client",
+            "x-ms-client-request-id",
+            "cf-ray",
+            "x-",
+        ] {
             assert!(!is_proxy_claim(name), "{name}");
         }
     }

@@ -47,7 +47,7 @@ async fn forwarded_headers_with_underscores_removed() {
 }
 
 /// By these names reverse proxies tell servers who asks, and from where.
-const CLAIMS: [&str; 12] = [
+const CLAIMS: [&str; 20] = [
     "x-forwarded-user",
     "x_forwarded_user",
     "x-forwarded-email",
@@ -60,6 +60,14 @@ const CLAIMS: [&str; 12] = [
     "x-real-ip",
     "x_real_ip",
     "forwarded",
+    "x-goog-authenticated-user-email",
+    "x_goog_authenticated_user_id",
+    "x-goog-iap-jwt-assertion",
+    "x-amzn-oidc-identity",
+    "x-ms-client-principal-name",
+    "x_ms_client_principal",
+    "x-ms-token-aad-access-token",
+    "cf-access-authenticated-user-email",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
