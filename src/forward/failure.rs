@@ -124,7 +124,7 @@ fn said(reason: &str, name: &Called<'_>) -> &'static str {
         }
         "ClientCertificateRefused" => "it does not accept the gateway's client certificate",
         "NoCommonProtocol" => "it speaks no protocol the gateway speaks",
-        "NotTLS" => "its endpoint does not speak TLS",
+        "NotTLS" => "its endpoint answered without TLS; is this a port for plain HTTP?",
         "StreamRefused" => "it refused the request before beginning it",
         "TooManyStreams" => "too many requests are open to it",
         "TooManyConnections" => "it has as many connections as it may have",

@@ -4,9 +4,12 @@ use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::io;
 
-use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose};
+use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose, InvalidMessage};
 
 use super::certificate::date;
+
+/// What Go's clients call "server gave HTTP response to HTTPS client".
+const WITHOUT_TLS: &str = "it answered without TLS; is this a port for plain HTTP?";
 
 /// The kinds of failure between us and a backend, up to the end of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,7 +64,12 @@ pub(super) fn explain_in_this_poll(error: &CertificateError, text: String) {
 /// What an error of connecting, or of the handshake, says to the operator: a certificate that is refused with its own
 /// name and dates, its issuer, and who is trusted. The text holds no time of day, so that it is the same each time.
 pub fn describe(error: &io::Error) -> String {
-    let Some(Error::InvalidCertificate(refused)) = rustls_error(error) else { return error.to_string() };
+    let refused = match rustls_error(error) {
+        Some(Error::InvalidCertificate(refused)) => refused,
+        // The first byte is of no TLS record.
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => return WITHOUT_TLS.to_owned(),
+        _ => return error.to_string(),
+    };
     match REFUSED.take() {
         Some((of, text)) if of == *refused => text,
         _ => match refused {

@@ -98,6 +98,30 @@ async fn backend_certificate_of_another_issuer_names_issuer_and_trusted() {
     assert!(trusted.contains("\"CN=backend-ca") && trusted.contains("caBundle"), "{message}");
 }
 
+/// Answers as a server of plain HTTP that got a TLS record.
+async fn plain_http() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut some = [0; 4096];
+            let _ = socket.read(&mut some).await;
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n400 Bad Request").await;
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backend_that_answers_without_tls_is_named_as_such() {
+    let world = World::new();
+    world.registry("things.yaml", &world.manifests("things.example.com", "v1", &[plain_http().await], ""));
+    let gateway = world.gateway(&[]);
+    let message = unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("it answered without TLS; is this a port for plain HTTP?"), "{message}");
+    assert!(!message.contains("InvalidContentType"), "{message}");
+}
+
 /// Answers everything 401, and asks for no certificate.
 async fn unauthorized(world: &World) -> SocketAddr {
     let (chain, key) = &*world.backend_pair(&["things-v1.things.svc"]).0;
