@@ -112,7 +112,7 @@ async fn log_counts_local_apiservices_in_one_line() {
     };
     world.registry("local.yaml", &(1..=3).map(local).collect::<String>());
     let scene = Scene::of(world, &[]);
-    scene.gateway.said(&["INFO", "Local APIServices are available", "count=3"]).await;
+    scene.gateway.said(&["INFO", "Local APIServices are available", "\"count\":3"]).await;
     let log = scene.gateway.log();
     assert!(!log.iter().any(|line| line.contains("INFO") && line.contains("local.io")), "{log:#?}");
 }
