@@ -43,8 +43,8 @@ pub enum Mode {
     AlwaysAllow,
     /// Nobody may anything.
     AlwaysDeny,
-    /// Whoever RBAC objects from a file allow; followed.
-    Static(Published<Policy>),
+    /// Whoever RBAC objects from a file allow; followed. Under the name that was given, `RBAC` or `Static`.
+    Static(Published<Policy>, &'static str),
     /// Whatever the static rules of kube-rbac-proxy's file allow; followed.
     ConfigFile(Published<Rules>),
     /// A kube-apiserver is asked (`Webhook`).
@@ -171,7 +171,7 @@ impl Mode {
         match self {
             Mode::AlwaysAllow => Decision::Allow(None),
             Mode::AlwaysDeny => Decision::NoOpinion("Everything is forbidden.".to_owned()),
-            Mode::Static(policy) => {
+            Mode::Static(policy, _) => {
                 let policy = policy.load();
                 match policy.allows(attributes) {
                     Some(why) => Decision::Allow(Some(why.clone())),
@@ -191,7 +191,7 @@ impl Mode {
         match self {
             Mode::AlwaysAllow => "AlwaysAllow",
             Mode::AlwaysDeny => "AlwaysDeny",
-            Mode::Static(_) => "Static",
+            Mode::Static(_, name) => name,
             Mode::ConfigFile(_) => "ConfigFile",
             Mode::Webhook(_) => "Webhook",
         }
@@ -204,7 +204,7 @@ impl Mode {
     fn judges(&self) -> bool {
         match self {
             Mode::AlwaysAllow | Mode::AlwaysDeny | Mode::ConfigFile(_) => false,
-            Mode::Static(_) | Mode::Webhook(_) => true,
+            Mode::Static(..) | Mode::Webhook(_) => true,
         }
     }
 }

@@ -116,7 +116,7 @@ impl SelfReview {
             match &link.mode {
                 Mode::AlwaysAllow => rules.everything(),
                 Mode::AlwaysDeny => {}
-                Mode::Static(policy) => {
+                Mode::Static(policy, _) => {
                     let policy = policy.load();
                     policy.rules(user, &spec.namespace).for_each(|rule| rules.add(rule));
                     rules.errors.extend(Some(policy.missing(user, &spec.namespace)).filter(|text| !text.is_empty()));
@@ -197,7 +197,7 @@ mod tests {
              subjects: [{{kind: User, name: jane}}]\n"
         );
         let policy = Published::fixed(Policy::parse("p", &text, false).unwrap());
-        Authorizer { modes: vec![Mode::Static(policy)].into(), ..Authorizer::default() }
+        Authorizer { modes: vec![Mode::Static(policy, "RBAC")].into(), ..Authorizer::default() }
     }
 
     async fn ask(review: SelfReview, spec: Value) -> Result<Value, Status> {

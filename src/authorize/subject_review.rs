@@ -72,7 +72,7 @@ mod tests {
                     apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: b}\n\
                     roleRef: {kind: ClusterRole, name: r}\nsubjects: [{kind: Group, name: devs}]\n";
         let policy = Published::fixed(Policy::parse("p", text, false).unwrap());
-        let authorizer = Authorizer { modes: vec![Mode::Static(policy)].into(), ..Authorizer::default() };
+        let authorizer = Authorizer { modes: vec![Mode::Static(policy, "RBAC")].into(), ..Authorizer::default() };
         let believed = GroupFilter::default();
         let body = json!({ "spec": spec }).to_string();
         let answer = subject_access_review(&authorizer, &believed, body.as_bytes()).await;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use http::Method;
 
 use crate::backend::{Backend, Settings, json};
-use crate::client::{Client, request};
+use crate::client::{Client, admin, get, request};
 use crate::world::{Gateway, Pair, World, eventually, narthex};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
@@ -237,4 +237,14 @@ async fn questions_about_oneself() {
     let root = Client::http1(&world, &gateway, Some(&world.user("root", &["system:masters"]))).await;
     root.get(ACCESS).await.refused(405, "MethodNotAllowed");
     root.get("/apis/authorization.k8s.io/v1/subjectaccessreviews").await.refused(404, "NotFound");
+}
+
+#[tokio::test]
+async fn status_names_the_mode_as_it_was_given() {
+    let world = World::new();
+    for mode in ["RBAC", "Static"] {
+        let gateway = gateway(&world, mode, &sample(&world));
+        let report = admin(&gateway, get("/status.json", &[])).await.json();
+        assert_eq!(report["authorizers"], serde_json::json!([mode]), "{report}");
+    }
 }

@@ -184,7 +184,7 @@ impl Builder {
             let mode = match (&written.kind, kubeconfig, &self.policy) {
                 (Kind::AlwaysAllow, ..) => Mode::AlwaysAllow,
                 (Kind::AlwaysDeny, ..) => Mode::AlwaysDeny,
-                (Kind::Rbac, _, Some(policy)) => Mode::Static(policy.clone()),
+                (Kind::Rbac, _, Some(policy)) => Mode::Static(policy.clone(), "RBAC"),
                 (Kind::Webhook(webhook), Some((source, kubeconfig)), _) => {
                     let (remote, jobs) = Remote::new();
                     let reviews = self.webhook(&written.name, webhook, remote)?;

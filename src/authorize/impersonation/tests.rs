@@ -37,7 +37,7 @@ impl World {
             );
         }
         let policy = Policy::parse("policy.yaml", &text, false).unwrap();
-        Mode::Static(Published::new(policy).1)
+        Mode::Static(Published::new(policy).1, "RBAC")
     }
 
     fn of(modes: Vec<Mode>) -> World {

@@ -512,7 +512,7 @@ mod tests {
     fn the_sample_without_a_kube_apiserver_is_understood() {
         let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/gateway.yaml");
         let config = read(&["--config", sample], &[]).unwrap();
-        assert_eq!(config.modes, [Mode::Static]);
+        assert_eq!(config.modes, [Mode::Static("RBAC")]);
         assert_eq!(config.who.drop_groups, ["system:masters"]);
         // What a configuration file names is relative to it, wherever we are started.
         crate::authorize::Policy::load(config.policy_file.as_ref().unwrap()).unwrap();

@@ -53,8 +53,8 @@ pub enum Mode {
     AlwaysAllow,
     /// Nothing.
     AlwaysDeny,
-    /// What the RBAC objects of a file allow.
-    Static,
+    /// What the RBAC objects of a file allow; under the name that was given, `RBAC` or `Static`.
+    Static(&'static str),
     /// What a kube-apiserver says they may.
     Webhook,
 }
@@ -170,7 +170,7 @@ pub(in crate::config) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], 
     if configured {
         return path;
     }
-    match (&path, modes.contains(&Mode::Static)) {
+    match (&path, modes.iter().any(|mode| matches!(mode, Mode::Static(_)))) {
         (None, true) => reading.problem(NAME, "needed with --authorization-mode=RBAC"),
         (Some(_), false) => reading.problem(NAME, "not used without RBAC among --authorization-mode"),
         _ => {}
@@ -183,7 +183,7 @@ pub(in crate::config) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], 
 pub(in crate::config) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> bool {
     const NAME: &str = "serve-delegation";
     let serve = reading.switch(NAME);
-    let decides = modes.iter().any(|mode| matches!(mode, Mode::Static | Mode::Webhook));
+    let decides = modes.iter().any(|mode| matches!(mode, Mode::Static(_) | Mode::Webhook));
     if serve && !configured && (!decides || modes.contains(&Mode::AlwaysAllow)) {
         reading.problem(
             NAME,
@@ -212,14 +212,15 @@ pub(in crate::config) fn modes(reading: &mut Reading<'_>, configured: bool) -> V
         let mode = match word.as_str() {
             "AlwaysAllow" => Mode::AlwaysAllow,
             "AlwaysDeny" => Mode::AlwaysDeny,
-            "RBAC" | "Static" => Mode::Static,
+            "RBAC" => Mode::Static("RBAC"),
+            "Static" => Mode::Static("Static"),
             "Webhook" => Mode::Webhook,
             _ => {
                 reading.problem(NAME, format_args!("{word:?} is not a mode; {KNOWN}"));
                 continue;
             }
         };
-        if modes.contains(&mode) {
+        if modes.iter().any(|other| std::mem::discriminant(other) == std::mem::discriminant(&mode)) {
             reading.problem(NAME, format_args!("{word} is there more than once"));
         }
         modes.push(mode);

@@ -50,7 +50,7 @@ pub(super) fn authorizer(
     let modes = config.modes.iter().filter_map(|mode| match mode {
         Mode::AlwaysAllow => Some(authorize::Mode::AlwaysAllow),
         Mode::AlwaysDeny => Some(authorize::Mode::AlwaysDeny),
-        Mode::Static => policy.cloned().map(authorize::Mode::Static),
+        Mode::Static(name) => policy.cloned().map(|policy| authorize::Mode::Static(policy, name)),
         Mode::Webhook => access_reviews.cloned().map(authorize::Mode::Webhook),
     });
     // What a file allows need not be asked of anybody.
