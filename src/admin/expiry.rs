@@ -77,9 +77,17 @@ impl Certificate {
 }
 
 impl PeerCertificateReport {
-    /// What is to be said of its end.
+    /// What is to be said of its end. One that was refused is not in use: who needs it says why.
     pub fn warning(&self, now: SystemTime) -> Option<ExpiryWarning> {
+        if !self.refused.is_empty() {
+            return None;
+        }
         ExpiryWarning::between(&self.not_before, &self.not_after, now)
+    }
+
+    /// Whether it was refused, or ends soon.
+    pub fn is_remarkable(&self, now: SystemTime) -> bool {
+        !self.refused.is_empty() || self.warning(now).is_some()
     }
 
     /// A sentence about its end.

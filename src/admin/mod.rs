@@ -16,7 +16,7 @@ mod verdict;
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use report::{
     ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, human_duration, timestamp,
+    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, human_duration, timestamp,
 };
 pub use serve::{Admin, AdminState, spawn};
 pub use token::{AdminToken, AdminTokenFile, AdminTokenGuard};

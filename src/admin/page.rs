@@ -197,17 +197,15 @@ impl Page {
         }
         let of = if report.guards_upstreams() { "Path" } else { "APIService" };
         self.table("Endpoints", &[of, "Address", "State", "Connections", "In flight", "Latency"]);
-        for service in &report.apiservices {
-            for endpoint in &service.endpoints {
-                self.raw("<tr>");
-                self.cell("", &service.name);
-                self.cell("", &endpoint.address);
-                self.cell(if endpoint.state == "ready" { "good" } else { "bad" }, endpoint.describe());
-                self.cell("n", endpoint.connections);
-                self.cell("n", endpoint.inflight);
-                self.cell("n", endpoint.latency());
-                self.raw("</tr>");
-            }
+        for (name, endpoint) in report.endpoints_in_order() {
+            self.raw("<tr>");
+            self.cell("", name);
+            self.cell("", &endpoint.address);
+            self.cell(if endpoint.state == "ready" { "good" } else { "bad" }, endpoint.describe());
+            self.cell("n", endpoint.connections);
+            self.cell("n", endpoint.inflight);
+            self.cell("n", endpoint.latency());
+            self.raw("</tr>");
         }
         self.end_table();
     }
@@ -275,9 +273,9 @@ impl Page {
         if report.peer_certificates.is_empty() {
             return;
         }
-        self.table("Certificates of servers", &["Server", "Server name", "Used by", "Subject", "Ends"]);
+        self.table("Certificates of servers", &["Server", "Server name", "Used by", "Subject", "Ends", "Refused"]);
         let (soon, late): (Vec<_>, Vec<_>) =
-            report.peer_certificates.iter().partition(|certificate| certificate.warning(now).is_some());
+            report.peer_certificates.iter().partition(|certificate| certificate.is_remarkable(now));
         for certificate in soon.into_iter().chain(late) {
             self.raw("<tr>");
             self.cell("", &certificate.server);
@@ -286,6 +284,7 @@ impl Page {
             self.cell("", &certificate.subject);
             let expiry = StatusReport::expiry(&certificate.not_after, now);
             self.cell(class_of(certificate.warning(now)), format_args!("{expiry} ({})", certificate.not_after));
+            self.cell("bad", &certificate.refused);
             self.raw("</tr>");
         }
         self.end_table();
@@ -390,7 +389,7 @@ impl Write for Escaped<'_> {
 mod tests {
     use super::super::report::{
         ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport, PeerCertificateReport,
-        RefusalReport, RemoteCallReport,
+        RefusalReport, RemoteCallReport, VerdictReport,
     };
     use super::*;
 
@@ -459,6 +458,7 @@ mod tests {
             document_problems: vec![hostile.clone()],
             not_ready: vec![hostile.clone()],
             log_level: hostile,
+            verdict: VerdictReport::default(),
         };
         let page = render(&report, SystemTime::UNIX_EPOCH);
         assert!(!page.contains("<script") && !page.contains("alert('"), "{page}");

@@ -52,6 +52,34 @@ pub struct StatusReport {
     pub not_ready: Vec<String>,
     /// The level of the log.
     pub log_level: String,
+    /// What all of this comes to, when the process says it itself.
+    pub verdict: VerdictReport,
+}
+
+/// The state of the process in one line, and in numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VerdictReport {
+    /// Whether nothing fails: the exit status of `narthex status --fail`.
+    pub ok: bool,
+    /// The first line of `narthex status`.
+    pub text: String,
+    /// What keeps requests from being served as they should be, each as a few words.
+    pub failures: Vec<String>,
+    /// What does not yet.
+    pub warnings: Vec<String>,
+    /// APIServices, or upstreams of a sidecar; without the delegate.
+    pub apiservices: u64,
+    /// Those that are not available, or whose circuit is open.
+    pub unavailable: u64,
+    /// Those that were not probed yet.
+    pub unknown: u64,
+    /// Remote calls that fail.
+    pub failing_remote_calls: u64,
+    /// Certificates that have expired.
+    pub expired_certificates: u64,
+    /// Certificates that expire within 30 days.
+    pub expiring_certificates: u64,
 }
 
 /// One APIService.
@@ -262,7 +290,8 @@ pub struct PeerCertificateReport {
     pub server: String,
     /// The name it was asked to have.
     pub server_name: String,
-    /// What it is to us: an APIService, an egress selection, a remote call; empty if that is not known any more.
+    /// What it is to us: APIServices, egress selections and remote calls, separated by commas; empty if that is not known
+    /// any more.
     pub used_by: String,
     /// Its subject.
     pub subject: String,
@@ -270,6 +299,8 @@ pub struct PeerCertificateReport {
     pub not_before: String,
     /// When it ends, from [`timestamp`].
     pub not_after: String,
+    /// Why it was refused, for example `UnknownIssuer` or `CertificateExpired`; empty if it was accepted.
+    pub refused: String,
 }
 
 /// The kube-apiserver that the registry comes from.
@@ -340,6 +371,13 @@ impl StatusReport {
     pub fn remote_calls_in_order(&self) -> impl Iterator<Item = &RemoteCallReport> {
         let (good, failing): (Vec<_>, Vec<_>) = self.remote_calls.iter().partition(|of| of.failing_since.is_empty());
         failing.into_iter().chain(good)
+    }
+
+    /// Each endpoint with the name of its APIService, those that are not ready first.
+    pub fn endpoints_in_order(&self) -> impl Iterator<Item = (&str, &EndpointReport)> {
+        let all = self.apiservices_in_order().flat_map(|one| one.endpoints.iter().map(|of| (one.name.as_str(), of)));
+        let (ready, failing): (Vec<_>, Vec<_>) = all.partition(|(_, of)| of.state == "ready");
+        failing.into_iter().chain(ready)
     }
 
     /// Whether what stands behind are the upstreams of a sidecar, by the paths they own, and no APIServices.
@@ -515,6 +553,24 @@ mod tests {
             (said("stale", ""), said("unasked", ""), said("", "")),
             ("stale, never".into(), "unasked".into(), "".into())
         );
+    }
+
+    #[test]
+    fn endpoints_that_fail_come_first() {
+        let endpoint = |address: &str, state: &str| EndpointReport {
+            address: address.into(),
+            state: state.into(),
+            ..EndpointReport::default()
+        };
+        let one =
+            |name: &str, endpoints| ApiServiceReport { name: name.into(), endpoints, ..ApiServiceReport::default() };
+        let apiservices = vec![
+            one("a", vec![endpoint("1", "ready"), endpoint("2", "ejected")]),
+            one("b", vec![endpoint("3", "ready"), endpoint("4", "unreachable")]),
+        ];
+        let report = StatusReport { apiservices, ..StatusReport::default() };
+        let order: Vec<_> = report.endpoints_in_order().map(|(name, of)| format!("{name}{}", of.address)).collect();
+        assert_eq!(order, ["a2", "b4", "a1", "b3"]);
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl Server {
                 }
                 response
             }
-            "/status.json" => json(&(state.report)()),
+            "/status.json" => json(&(state.report)().with_verdict(SystemTime::now())),
             LOG_LEVEL => plain(StatusCode::OK, format!("{}\n", state.log_level.current())),
             "/debug/connections" => json(&(state.connections)()),
             "/debug/tasks" => json(&(state.tasks)()),

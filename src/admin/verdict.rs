@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use super::expiry::ExpiryWarning;
-use super::report::{ApiServiceReport, RemoteCallReport, StatusReport};
+use super::report::{ApiServiceReport, RemoteCallReport, StatusReport, VerdictReport};
+use crate::registry::DELEGATE;
 
 /// What is wrong, and what deserves attention, each as a few words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,14 +65,19 @@ impl StatusReport {
     pub fn verdict(&self, now: SystemTime) -> Verdict {
         let (what, many) =
             if self.guards_upstreams() { ("upstream", "upstreams") } else { ("APIService", "APIServices") };
-        let all = self.apiservices.len();
+        // What has all else is none of those that are counted.
+        let (delegate, counted): (Vec<_>, Vec<_>) = self.apiservices.iter().partition(|one| one.name == DELEGATE);
+        let all = counted.len();
         let mut failures = Vec::new();
         if self.phase != "serving" {
             failures.push(self.phase.clone());
         }
-        match self.apiservices.iter().filter(|one| one.is_failing()).count() {
+        match counted.iter().filter(|one| one.is_failing()).count() {
             0 => {}
             failing => failures.push(format!("{failing} of {} unavailable", plural(all, what, many))),
+        }
+        if delegate.iter().any(|one| one.is_failing()) {
+            failures.push("delegate unavailable".to_owned());
         }
         for call in self.remote_calls_in_order().filter(|of| !of.failing_since.is_empty()) {
             failures.push(failing(call, now));
@@ -103,16 +109,43 @@ impl StatusReport {
         for sink in self.audit.iter().filter(|sink| sink.dropped > 0) {
             warnings.push(format!("audit {} dropped {}", sink.name, plural(sink.dropped as usize, "event", "events")));
         }
-        let unknown = self.apiservices.iter().filter(|one| one.available.is_none()).count();
+        let unknown = counted.iter().filter(|one| one.available.is_none()).count();
         if unknown > 0 {
             warnings.push(format!("{} not probed yet", plural(unknown, what, many)));
         }
         // A SOCKS5 server has none.
-        let summary = match all {
-            0 => self.phase.clone(),
-            _ => format!("{} available", plural(all - unknown, what, many)),
+        let delegated = delegate.iter().any(|one| one.available == Some(true));
+        let summary = match (all, delegated) {
+            (0, false) => self.phase.clone(),
+            (0, true) => "delegate available".to_owned(),
+            (_, false) => format!("{} available", plural(all - unknown, what, many)),
+            (_, true) => format!("{} and the delegate available", plural(all - unknown, what, many)),
         };
         Verdict { failures, warnings, summary }
+    }
+
+    /// The same with the verdict of `now` in it.
+    #[must_use]
+    pub fn with_verdict(mut self, now: SystemTime) -> StatusReport {
+        let verdict = self.verdict(now);
+        let count = |is: &dyn Fn(&ApiServiceReport) -> bool| {
+            self.apiservices.iter().filter(|one| one.name != DELEGATE && is(one)).count() as u64
+        };
+        let expiring = self.expiring(now);
+        let expired = expiring.iter().filter(|(warning, _)| *warning == ExpiryWarning::Expired).count();
+        self.verdict = VerdictReport {
+            ok: verdict.is_ok(),
+            text: verdict.line(),
+            apiservices: count(&|_| true),
+            unavailable: count(&ApiServiceReport::is_failing),
+            unknown: count(&|one| one.available.is_none()),
+            failing_remote_calls: self.remote_calls.iter().filter(|of| !of.failing_since.is_empty()).count() as u64,
+            expired_certificates: expired as u64,
+            expiring_certificates: (expiring.len() - expired) as u64,
+            failures: verdict.failures,
+            warnings: verdict.warnings,
+        };
+        self
     }
 }
 
@@ -165,7 +198,7 @@ mod tests {
         };
         let bad = StatusReport {
             remote_calls: vec![call("2026-11-19T13:48:07Z"), call("2026-11-18T13:48:07Z"), call("")],
-            not_ready: vec!["reviews: x".into(), "registry: y".into()],
+            not_ready: vec!["registry: y".into()],
             registry_problems: vec!["x".into()],
             certificates: vec![Certificate { not_after: "2026-11-19T00:00:00Z".into(), ..Certificate::default() }],
             ..report(vec![service("a", "Local", Some(true)), service("b", "n/s:443", Some(false)), open])
@@ -174,10 +207,38 @@ mod tests {
         assert_eq!(
             verdict.line(),
             "2 of 3 APIServices unavailable; SubjectAccessReview failing since 13:48 UTC; SubjectAccessReview failing \
-             since 2026-11-18T13:48:07Z; not ready: reviews; not ready: registry; 1 certificate expired; 1 mistake in the registry"
+             since 2026-11-18T13:48:07Z; not ready: registry; 1 certificate expired; 1 mistake in the registry"
         );
         assert!(!verdict.is_ok());
         assert_eq!(bad.apiservices_in_order().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["b", "c", "a"]);
+    }
+
+    #[test]
+    fn verdict_counts_the_delegate_apart() {
+        let delegate = |available| service(DELEGATE, "https://10.0.0.1", Some(available));
+        let line = |apiservices| report(apiservices).verdict(now()).line();
+        assert_eq!(
+            line(vec![service("a", "n/s", Some(true)), delegate(true)]),
+            "OK: 1 APIService and the delegate available"
+        );
+        assert_eq!(line(vec![service("a", "n/s", Some(true)), delegate(false)]), "delegate unavailable");
+        assert_eq!(line(vec![delegate(true)]), "OK: delegate available");
+        let verdict = report(vec![service("a", "n/s", Some(false)), delegate(false)]).with_verdict(now()).verdict;
+        assert_eq!((verdict.apiservices, verdict.unavailable, verdict.ok), (1, 1, false));
+        assert_eq!(verdict.failures, ["1 of 1 APIService unavailable", "delegate unavailable"]);
+    }
+
+    #[test]
+    fn verdict_speaks_of_reviews_that_fail_readiness_once() {
+        let failing = RemoteCallReport {
+            call: "TokenReview".into(),
+            failing_since: "2026-11-19T13:48:07Z".into(),
+            ..RemoteCallReport::default()
+        };
+        let not_ready = vec!["reviews: TokenReview failing since x".into(), "registry: y".into()];
+        let both = StatusReport { not_ready, remote_calls: vec![failing], ..report(Vec::new()) };
+        assert_eq!(both.verdict(now()).line(), "TokenReview failing since 13:48 UTC; not ready: registry");
+        assert_eq!(both.unready_checks().collect::<Vec<_>>(), ["registry: y"]);
     }
 
     #[test]

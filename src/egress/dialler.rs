@@ -107,7 +107,10 @@ impl Dialler {
                 let handshake = TlsConnector::from(tls.config(only_http1)).connect(tls.server_name().clone(), stream);
                 let rest = upstream.patience().saturating_sub(connected - started).min(*connect_timeout);
                 let stream = match timeout(rest, handshake).await {
-                    Ok(shaken) => shaken.map_err(|error| DialError::of(DialPhase::Handshake, address, &error))?,
+                    Ok(shaken) => shaken.map_err(|error| {
+                        self.record_refused_peer(address, tls.server_name(), &error);
+                        DialError::of(DialPhase::Handshake, address, &error)
+                    })?,
                     Err(_) => return Err(DialError::late(DialPhase::Handshake, address, *connect_timeout)),
                 };
                 timing.handshake = connected.elapsed();
@@ -129,12 +132,21 @@ impl Dialler {
         name: &ServerName<'_>,
         chain: Option<&[CertificateDer<'_>]>,
     ) {
-        let (Some(metrics), Some(leaf)) = (self.metrics(), chain.and_then(<[_]>::first)) else { return };
-        metrics.peer_certificates().record(address.to_string(), name.to_str().into_owned(), leaf, || {
-            let facts = Facts::of(leaf).ok()?;
-            let (not_before, not_after) = (facts.not_before.as_secs(), facts.not_after.as_secs());
-            Some(PeerCertificateFacts { subject: facts.subject, not_before, not_after })
-        });
+        if let (Some(metrics), Some(leaf)) = (self.metrics(), chain.and_then(<[_]>::first)) {
+            record(metrics, address, name, leaf, "");
+        }
+    }
+
+    /// Records the certificate for which the handshake with the server at `address` ended with `error`, if it was refused.
+    pub(super) fn record_refused_peer(
+        &self,
+        address: &dyn std::fmt::Display,
+        name: &ServerName<'_>,
+        error: &io::Error,
+    ) {
+        if let (Some(metrics), Some(leaf)) = (self.metrics(), crate::tls::refused_certificate(error)) {
+            record(metrics, address, name, &leaf, crate::tls::classify(error));
+        }
     }
 
     /// TCP to an address of `destination`.
@@ -198,6 +210,20 @@ impl From<Resolver> for Dialler {
     fn from(resolver: Resolver) -> Dialler {
         Dialler::of(resolver, Published::fixed(Ways::default()), None)
     }
+}
+
+fn record(
+    metrics: &Metrics,
+    address: &dyn std::fmt::Display,
+    name: &ServerName<'_>,
+    leaf: &CertificateDer<'_>,
+    refused: &'static str,
+) {
+    metrics.peer_certificates().record(address.to_string(), name.to_str().into_owned(), leaf, refused, || {
+        let facts = Facts::of(leaf).ok()?;
+        let (not_before, not_after) = (facts.not_before.as_secs(), facts.not_after.as_secs());
+        Some(PeerCertificateFacts { subject: facts.subject, not_before, not_after, refused })
+    });
 }
 
 async fn open_unix(path: &Path, patience: Duration) -> Result<Opened, DialError> {

@@ -240,8 +240,10 @@ async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Resul
     };
     let Some(tls) = &proxy.tls else { return Ok(carrier) };
     let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
-    let shaken = shaken
-        .map_err(|error| ProxyFault::Untrusted.because(format!("TLS with it: {}", crate::tls::describe(&error))))?;
+    let shaken = shaken.map_err(|error| {
+        dialler.record_refused_peer(&proxy.address, &tls.name, &error);
+        ProxyFault::Untrusted.because(format!("TLS with it: {}", crate::tls::describe(&error)))
+    })?;
     dialler.record_peer(&proxy.address, &tls.name, shaken.get_ref().1.peer_certificates());
     Ok(Carrier::Tls(Box::new(shaken)))
 }

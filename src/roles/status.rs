@@ -124,7 +124,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     let mut columns = vec![name, service, "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
     // Where all go direct that is nothing to say.
     let ways = !report.egress.is_empty();
-    columns.extend(ways.then_some("WAY"));
+    columns.extend(ways.then_some("EGRESS"));
     columns.extend(wide.then_some(["CIRCUIT", "DISCOVERY", "MESSAGE"]).into_iter().flatten());
     // What has no backend can hardly fail, and a cluster has many of them.
     let folded = |service: &&ApiServiceReport| !wide && service.is_plain_local();
@@ -151,17 +151,15 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         more => out.push_str(&format!("{more} Local APIServices, all available\n")),
     }
     if wide {
-        let rows = report.apiservices_in_order().flat_map(|service| {
-            service.endpoints.iter().map(|endpoint| {
-                vec![
-                    service.name.clone(),
-                    endpoint.address.clone(),
-                    endpoint.describe(),
-                    endpoint.connections.to_string(),
-                    endpoint.inflight.to_string(),
-                    endpoint.latency(),
-                ]
-            })
+        let rows = report.endpoints_in_order().map(|(name, endpoint)| {
+            vec![
+                name.to_owned(),
+                endpoint.address.clone(),
+                endpoint.describe(),
+                endpoint.connections.to_string(),
+                endpoint.inflight.to_string(),
+                endpoint.latency(),
+            ]
         });
         let of = if report.guards_upstreams() { "PATH" } else { "APISERVICE" };
         table(&mut out, &[of, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
@@ -319,8 +317,16 @@ mod tests {
                     subject: "CN=doors".into(),
                     not_before: "2025-11-24T00:00:00Z".into(),
                     not_after: "2026-11-24T00:00:00Z".into(),
+                    refused: String::new(),
                 },
                 PeerCertificateReport { not_after: "2036-11-24T00:00:00Z".into(), ..PeerCertificateReport::default() },
+                PeerCertificateReport {
+                    server: "10.0.0.3:443".into(),
+                    subject: "CN=other".into(),
+                    not_after: "2036-11-24T00:00:00Z".into(),
+                    refused: "UnknownIssuer".into(),
+                    ..PeerCertificateReport::default()
+                },
             ],
             cluster: Some(ClusterReport {
                 server: "10.0.0.1:443".into(),
@@ -378,7 +384,7 @@ Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
 users may what Webhook guard, RBAC rbac allows
 the registry of 10.0.0.1:443 cannot be followed for 2m; what it said last is used (refused); conditions are written by other_1
 
-NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE   WAY
+NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE   EGRESS
 v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints)   0/0         0          0         30s
 v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m     cluster (socks5)
 
@@ -392,7 +398,8 @@ cluster   socks5     10.0.0.9:1080   serves
 CERTIFICATE                SUBJECT      ENDS
 /etc/narthex/serving.crt   CN=gateway   in 30d
 
-SERVER CERTIFICATE   SERVER NAME         USED BY                        SUBJECT    ENDS
+SERVER CERTIFICATE   SERVER NAME         USED BY                        SUBJECT    ENDS     REFUSED
+10.0.0.3:443                                                            CN=other   in 10y   UnknownIssuer
 10.0.0.1:443         doors.default.svc   v1alpha1.example.narthex.dev   CN=doors   in 4d
 
 AUDIT     WAITING   DROPPED
@@ -460,7 +467,15 @@ Mistakes in files; what they said before is in use:
             command.answer().unwrap().0
         };
         assert!(ask(Output::Table).contains("v1.example.narthex.dev"));
-        assert_eq!(serde_json::from_str::<StatusReport>(&ask(Output::Json)).unwrap(), report());
+        let mut read: StatusReport = serde_json::from_str(&ask(Output::Json)).unwrap();
+        let verdict = std::mem::take(&mut read.verdict);
+        assert_eq!(read, report());
+        assert_eq!((verdict.ok, verdict.apiservices, verdict.unavailable), (false, 2, 1), "{verdict:?}");
+        assert_eq!(
+            (verdict.failing_remote_calls, &verdict.failures[0]),
+            (1, &"1 of 2 APIServices unavailable".to_owned())
+        );
+        assert!(verdict.text.starts_with("1 of 2 APIServices unavailable; TokenReview failing since "), "{verdict:?}");
         assert!(ask(Output::Yaml).contains("notAfter: "));
     }
 }

@@ -95,7 +95,7 @@ impl ServerCertVerifier for Backend {
             authorities.judge_server(end_entity, intermediates, server_name, now).map_err(|error| {
                 let text = authorities.explain(Role::Server, end_entity, &error);
                 let error = certificate_error(error);
-                explain_in_this_poll(&error, text);
+                explain_in_this_poll(&error, text, end_entity);
                 Error::InvalidCertificate(error)
             })?;
         }

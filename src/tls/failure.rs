@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::io;
 
+use rustls::pki_types::CertificateDer;
 use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose, InvalidMessage};
 
 use super::certificate::date;
@@ -53,12 +54,25 @@ pub enum Failure {
 thread_local! {
     /// Why this thread refused a certificate last. rustls' errors have no room for it, and the alert that the peer gets
     /// is made of them.
-    static REFUSED: RefCell<Option<(CertificateError, String)>> = const { RefCell::new(None) };
+    static REFUSED: RefCell<Option<RefusedCertificate>> = const { RefCell::new(None) };
 }
 
-/// Keeps `text` for whoever gets `error` from the handshake, which is in the same poll.
-pub(super) fn explain_in_this_poll(error: &CertificateError, text: String) {
-    REFUSED.set(Some((error.clone(), text)));
+struct RefusedCertificate {
+    error: CertificateError,
+    text: String,
+    leaf: CertificateDer<'static>,
+}
+
+/// Keeps `text` and the certificate for whoever gets `error` from the handshake, which is in the same poll.
+pub(super) fn explain_in_this_poll(error: &CertificateError, text: String, leaf: &CertificateDer<'_>) {
+    REFUSED.set(Some(RefusedCertificate { error: error.clone(), text, leaf: leaf.clone().into_owned() }));
+}
+
+/// The certificate that was refused, if that is why the handshake ended with `error` in this poll. Ask before
+/// [`describe`].
+pub fn refused_certificate(error: &io::Error) -> Option<CertificateDer<'static>> {
+    let Some(Error::InvalidCertificate(refused)) = rustls_error(error) else { return None };
+    REFUSED.with_borrow(|last| last.as_ref().filter(|last| last.error == *refused).map(|last| last.leaf.clone()))
 }
 
 /// What an error of connecting, or of the handshake, says to the operator: a certificate that is refused with its own
@@ -71,7 +85,7 @@ pub fn describe(error: &io::Error) -> String {
         _ => return error.to_string(),
     };
     match REFUSED.take() {
-        Some((of, text)) if of == *refused => text,
+        Some(last) if last.error == *refused => last.text,
         _ => match refused {
             CertificateError::ExpiredContext { not_after, .. } => {
                 format!("the certificate expired on {}", date(*not_after))

@@ -29,7 +29,7 @@ pub use bundle::Bundle;
 pub use certificate::Facts;
 pub(crate) use certificate::date;
 pub(crate) use failure::without_manual;
-pub use failure::{Failure, classify, describe, rustls_error};
+pub use failure::{Failure, classify, describe, refused_certificate, rustls_error};
 pub use identity::Identity;
 pub use judge::{Judged, Untrusted};
 pub use key_pair::{KeyPair, PairFiles};

@@ -56,6 +56,30 @@ async fn unavailable(gateway: &Gateway) -> Value {
     .await
 }
 
+/// The certificate of the server at `address` is listed, with why it was refused.
+async fn assert_refused(gateway: &Gateway, address: SocketAddr, reason: &str) {
+    let report = admin(gateway, get("/status.json", &[])).await.json();
+    let all = report["peerCertificates"].as_array().unwrap();
+    let one = all.iter().find(|one| one["server"] == address.to_string()).unwrap_or_else(|| panic!("{report}"));
+    assert_eq!((&one["refused"], &one["usedBy"]), (&reason.into(), &NAME.into()), "{one}");
+    assert!(one["subject"].as_str().unwrap().starts_with("CN=") && one["notAfter"] != "", "{one}");
+    let verdict = &report["verdict"];
+    assert_eq!((&verdict["ok"], &verdict["unavailable"]), (&false.into(), &1.into()), "{verdict}");
+    assert!(verdict["text"].as_str().unwrap().starts_with("1 of 1 APIService unavailable"), "{verdict}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backend_certificate_of_another_name_is_listed_as_refused() {
+    let world = World::new();
+    let request = CertificateRequest::serving(&["other.svc".to_owned()]);
+    let pair = Pair::of(&world.backend.issue(&request, SystemTime::now()).unwrap());
+    let backend = backend(&world, pair).await;
+    world.register("things.example.com", "v1", &[&backend]);
+    let gateway = world.gateway(&[]);
+    unavailable(&gateway).await;
+    assert_refused(&gateway, backend.address, "NameMismatch").await;
+}
+
 fn status(gateway: &Gateway) -> String {
     let arguments = ["status".to_owned(), format!("--admin-address={}", gateway.admin), "-owide".to_owned()];
     String::from_utf8(narthex(&arguments).stdout).unwrap()
@@ -84,6 +108,9 @@ async fn backend_certificate_expired_is_logged_once_and_shown_once() {
     let endpoint = &row["endpoints"][0];
     assert_eq!((&endpoint["state"], &endpoint["reason"]), (&"unreachable".into(), &"CertificateExpired".into()));
     assert!(shown.contains("unreachable (CertificateExpired)") && shown.contains("0/1"), "{shown}");
+    assert_refused(&gateway, address, "CertificateExpired").await;
+    // It is not in use, so it is none to be replaced beside what its APIService says.
+    assert!(!shown.contains("Certificates to replace") && shown.contains("REFUSED"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,6 +120,7 @@ async fn backend_certificate_of_another_issuer_names_issuer_and_trusted() {
     world.register("things.example.com", "v1", &[&backend]);
     let gateway = world.gateway(&[]);
     let message = unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
+    assert_refused(&gateway, backend.address, "UnknownIssuer").await;
     let (presented, trusted) = message.split_once("is not trusted by").unwrap();
     assert!(presented.contains("issued by \"CN=client-ca"), "{message}");
     assert!(trusted.contains("\"CN=backend-ca") && trusted.contains("caBundle"), "{message}");

@@ -19,6 +19,8 @@ pub struct PeerCertificateFacts {
     pub not_before: u64,
     /// Last second in which it is valid, in seconds since 1970.
     pub not_after: u64,
+    /// Why it was refused, for example `UnknownIssuer`; empty if it was not.
+    pub refused: &'static str,
 }
 
 /// The last certificate of each server, by its address and the name that was asked for.
@@ -34,16 +36,17 @@ struct Seen {
 }
 
 impl PeerCertificates {
-    /// Records the certificate `der` that the server at `address` presented as `name`; `read` is asked for what it
-    /// says if it is another than before.
+    /// Records the certificate `der` that the server at `address` presented as `name`, and why it was `refused` (empty if
+    /// it was not); `read` is asked for what it says if that is another than before.
     pub fn record(
         &self,
         address: String,
         name: String,
         der: &[u8],
+        refused: &'static str,
         read: impl FnOnce() -> Option<PeerCertificateFacts>,
     ) {
-        let digest = self.hasher.hash_one(der);
+        let digest = self.hasher.hash_one((der, refused));
         let key = (address, name);
         let mut seen = self.seen.lock();
         if seen.get(&key).is_some_and(|before| before.digest == digest) {
@@ -88,20 +91,24 @@ mod tests {
     #[test]
     fn peer_certificates_are_read_once_for_each_that_is_new() {
         let peers = PeerCertificates::default();
-        let record = |address: &str, der: &[u8], not_after| {
+        let record_refused = |address: &str, der: &[u8], not_after, refused| {
             let mut read = false;
-            peers.record(address.to_owned(), "name".to_owned(), der, || {
+            peers.record(address.to_owned(), "name".to_owned(), der, refused, || {
                 read = true;
-                Some(PeerCertificateFacts { subject: "CN=a".to_owned(), not_before: 0, not_after })
+                Some(PeerCertificateFacts { subject: "CN=a".to_owned(), not_before: 0, not_after, refused })
             });
             read
         };
+        let record = |address: &str, der: &[u8], not_after| record_refused(address, der, not_after, "");
         assert_eq!(
             [record("a:1", b"one", 5), record("a:1", b"one", 5), record("b:1", b"one", 7), record("a:1", b"two", 9)],
             [true, false, true, true]
         );
         let until = |until| peers.ending(until).into_iter().map(|(address, ..)| address).collect::<Vec<_>>();
         assert_eq!((until(6), until(7), until(9)), (vec![], vec!["b:1".to_owned()], vec!["a:1".into(), "b:1".into()]));
+        assert!(
+            record_refused("b:1", b"one", 7, "UnknownIssuer") && !record_refused("b:1", b"one", 7, "UnknownIssuer")
+        );
         peers.retain(|address| address == "a:1");
         assert_eq!(until(u64::MAX), ["a:1"]);
     }

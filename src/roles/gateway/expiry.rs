@@ -8,7 +8,7 @@ use crate::admin::{
     Certificate, EARLIEST_EXPIRY_WARNING, ExpiryWarning, PeerCertificateReport, StatusReport, timestamp,
 };
 use crate::egress::{Way, Ways};
-use crate::observe::metrics::Metrics;
+use crate::observe::metrics::{CallKind, Metrics};
 use crate::registry::ClientCertificate;
 use crate::route::{Route, Table};
 use crate::tls::KeyPair;
@@ -16,6 +16,9 @@ use crate::tls::server::InUse;
 
 /// Warnings that are logged at a time; more are only counted.
 const MOST_LINES: usize = 50;
+
+/// Users of one server that are named; more are only counted.
+const MOST_USERS: usize = 5;
 
 /// Where certificates are found.
 pub(super) struct Sources<'s> {
@@ -50,9 +53,17 @@ impl Sources<'_> {
         }
         let users = self.users();
         let report = |(server, server_name, facts): (String, String, crate::observe::metrics::PeerCertificateFacts)| {
-            let used_by = users.get(&server).cloned().unwrap_or_default();
+            let used_by = users.get(&server).map(list).unwrap_or_default();
             let (not_before, not_after) = (time(facts.not_before), time(facts.not_after));
-            PeerCertificateReport { server, server_name, used_by, subject: facts.subject, not_before, not_after }
+            PeerCertificateReport {
+                server,
+                server_name,
+                used_by,
+                subject: facts.subject,
+                not_before,
+                not_after,
+                refused: facts.refused.to_owned(),
+            }
         };
         ending.into_iter().map(report).collect()
     }
@@ -76,21 +87,36 @@ impl Sources<'_> {
     }
 
     /// What a server is to us, by its address.
-    fn users(&self) -> HashMap<String, String> {
-        let calls = self.metrics.calls().status().into_iter().map(|of| (of.server, of.kind.as_str().to_owned()));
-        let mut users: HashMap<String, String> = calls.collect();
-        for (name, way) in self.ways.all() {
-            if let Way::Through(selection) = way {
-                let proxies = selection.proxies.iter();
-                users.extend(proxies.map(|proxy| (proxy.address.to_string(), format!("egress selection {name}"))));
-            }
-        }
+    fn users(&self) -> HashMap<String, BTreeSet<String>> {
+        let mut users: HashMap<String, BTreeSet<String>> = HashMap::new();
         for route in self.routes() {
             for endpoint in route.resolved.iter().flat_map(|resolved| &resolved.endpoints) {
-                users.insert(endpoint.to_string(), route.api_service.name.clone());
+                users.entry(endpoint.to_string()).or_default().insert(route.api_service.name.clone());
+            }
+        }
+        for of in self.metrics.calls().status() {
+            // The proxies themselves are below.
+            if of.kind != CallKind::EgressProxy {
+                let name = if of.name.is_empty() { String::new() } else { format!(" {}", of.name) };
+                users.entry(of.server).or_default().insert(format!("{}{name}", of.kind.as_str()));
+            }
+        }
+        for (name, way) in self.ways.all() {
+            let Way::Through(selection) = way else { continue };
+            for proxy in selection.proxies.iter() {
+                users.entry(proxy.address.to_string()).or_default().insert(format!("egress selection {name}"));
             }
         }
         users
+    }
+}
+
+/// The first few of `names`, and how many more there are.
+fn list(names: &BTreeSet<String>) -> String {
+    let first: Vec<&str> = names.iter().take(MOST_USERS).map(String::as_str).collect();
+    match names.len().saturating_sub(MOST_USERS) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 
@@ -181,5 +207,17 @@ impl ExpiryLog {
             self.files.insert(pair.place().to_owned());
         }
         gone.iter().for_each(|file| sources.metrics.certificate_is_gone(file));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_a_server_are_listed_up_to_a_few() {
+        let names = |count: usize| (0..count).map(|number| format!("v1.{number}.io")).collect::<BTreeSet<_>>();
+        assert_eq!(list(&names(2)), "v1.0.io, v1.1.io");
+        assert_eq!(list(&names(7)), "v1.0.io, v1.1.io, v1.2.io, v1.3.io, v1.4.io and 2 more");
     }
 }

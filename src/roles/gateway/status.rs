@@ -12,7 +12,7 @@ use super::registering::ClusterSeen;
 use super::shared::Shared;
 use crate::admin::{
     AdminState, AdminTokenGuard, ApiServiceReport, AuditSink, ClusterReport, DiscoveryReport, EgressReport,
-    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, timestamp,
+    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, timestamp,
 };
 use crate::availability::{Board, Condition, ConditionStatus};
 use crate::discovery::{Documents, Source, with_last_good};
@@ -105,6 +105,8 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
         registry_problems: told.registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared.health.iter().filter(|health| health.name() == "readyz").flat_map(Health::failing).collect(),
         log_level: told.log_level.current(),
+        // Of the moment in which it is asked for.
+        verdict: VerdictReport::default(),
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use crate::admin::{PeerCertificateReport, StatusReport};
 
 /// Its columns.
-pub(super) const COLUMNS: [&str; 5] = ["SERVER CERTIFICATE", "SERVER NAME", "USED BY", "SUBJECT", "ENDS"];
+pub(super) const COLUMNS: [&str; 6] = ["SERVER CERTIFICATE", "SERVER NAME", "USED BY", "SUBJECT", "ENDS", "REFUSED"];
 
-/// Its rows: those that end soon, or all of them.
+/// Its rows: those that were refused or end soon, or all of them; the refused first.
 pub(super) fn rows(report: &StatusReport, now: SystemTime, all: bool) -> Vec<Vec<String>> {
     let row = |of: &PeerCertificateReport| {
         vec![
@@ -16,7 +16,10 @@ pub(super) fn rows(report: &StatusReport, now: SystemTime, all: bool) -> Vec<Vec
             of.used_by.clone(),
             of.subject.clone(),
             StatusReport::expiry(&of.not_after, now),
+            of.refused.clone(),
         ]
     };
-    report.peer_certificates.iter().filter(|of| all || of.warning(now).is_some()).map(row).collect()
+    let shown = report.peer_certificates.iter().filter(|of| all || of.is_remarkable(now));
+    let (refused, accepted): (Vec<_>, Vec<_>) = shown.partition(|of| !of.refused.is_empty());
+    refused.into_iter().chain(accepted).map(row).collect()
 }
