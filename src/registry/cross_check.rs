@@ -12,20 +12,28 @@ use crate::process::{Problem, Problems};
 use crate::registry::{Backend, ServiceReference};
 
 /// What does not belong together. `elsewhere` says that Services may also come from another source, so that one that
-/// is missing here is no mistake.
+/// is missing here is no mistake; nor is one that may be among the objects that are wrong. Without `ways` it is not known
+/// which egress selections there are.
 pub(super) fn cross_check(
     state: &LastGood,
     registry: &Registry,
-    (rules, ways): (Rules, &Ways),
+    (rules, ways): (Rules, Option<&Ways>),
     elsewhere: bool,
 ) -> Problems {
-    let mut problems = Vec::new();
+    let (mut problems, no_ways) = (Vec::new(), Ways::default());
     for name in state.all().api_services {
         let Some((place, one)) = state.api_service(&name) else { continue };
-        let Err(unavailable) = resolve(&one, registry, rules, ways) else { continue };
+        let Err(unavailable) = resolve(&one, registry, rules, ways.unwrap_or(&no_ways)) else { continue };
+        let service = match &one.backend {
+            Backend::Service(reference) => Some(reference),
+            Backend::Local | Backend::Url(_) => None,
+        };
+        let doubtful = service.is_some_and(|of| state.may_be_wrong(&of.namespace, &of.name));
         let message = match (unavailable.reason, &one.backend) {
             ("Local", _) => continue,
             ("ServiceNotFound", _) if elsewhere => continue,
+            ("EgressSelectionNotFound", _) if ways.is_none() => continue,
+            ("ServiceNotFound" | "EndpointsNotFound" | "MissingEndpoints", _) if doubtful => continue,
             ("MissingEndpoints", Backend::Service(reference)) => match port_names(registry, reference) {
                 // They are there, and not ready: that is no mistake.
                 None => continue,
@@ -43,7 +51,7 @@ pub(super) fn cross_check(
     if !elsewhere {
         for (place, slice) in state.endpoint_slices_in_order() {
             let (namespace, service) = (&slice.namespace, &slice.service);
-            if registry.service(namespace, service).is_none() {
+            if registry.service(namespace, service).is_none() && !state.may_be_wrong(namespace, service) {
                 let field = if slice.legacy { "metadata.name" } else { "metadata.labels[kubernetes.io/service-name]" };
                 let message = format_args!("service/{service} in {namespace:?} is not present");
                 problems.push(Problem::field(place, field, message));
@@ -78,7 +86,7 @@ mod tests {
         state.update(Scan::fixed(&[("f", text)]));
         assert_eq!(state.problems().to_string(), "");
         let registry = Registry::of(Layers::only(&state));
-        let found = cross_check(&state, &registry, (Rules::default(), &Ways::default()), elsewhere);
+        let found = cross_check(&state, &registry, (Rules::default(), Some(&Ways::default())), elsewhere);
         found.0.iter().map(ToString::to_string).collect()
     }
 
@@ -90,6 +98,32 @@ mod tests {
     const SLICE: &str = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {namespace: ns, name: s-1, labels: \
                          {kubernetes.io/service-name: s}}\naddressType: IPv4\nports: [{name: https, port: 1}]\nendpoints: \
                          [{addresses: [10.0.0.2], conditions: {ready: true}}]\n---\n";
+
+    #[test]
+    fn cross_check_is_silent_of_what_a_wrong_object_may_be() {
+        let of = |text: &str| {
+            let mut state = LastGood::new(Settings::default());
+            state.update(Scan::fixed(&[("f", text)]));
+            assert_eq!(state.problems().0.len(), 1, "{}", state.problems());
+            let registry = Registry::of(Layers::only(&state));
+            let found = cross_check(&state, &registry, (Rules::default(), None), false);
+            found.0.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let others = APISERVICE.replace("PORT", "443").replace("v1.a.io", "v1.b.io").replace("a.io", "b.io");
+        let others = others.replace("name: s,", "name: other,");
+        let missing = "f, document 4, APIService \"v1.b.io\": spec.service: ServiceNotFound: service/other in \"ns\" is not \
+                       present";
+        // The Service is wrong: what leads to it is not, but another that leads nowhere is.
+        let service = SERVICE.replace("10.0.0.1", "nonsense");
+        let text = format!("{}{service}{SLICE}{others}", APISERVICE.replace("PORT", "443"));
+        assert_eq!(of(&text), [missing]);
+        // A document that cannot be read may be anything.
+        let text = format!("{}a: [\n---\n{SLICE}{others}", APISERVICE.replace("PORT", "443"));
+        assert_eq!(of(&text), [""; 0]);
+        // A wrong port is one whatever else is wrong.
+        let text = format!("{}{SERVICE}{SLICE}kind: Servise\n---\n", APISERVICE.replace("PORT", "8443"));
+        assert_eq!(of(&text).len(), 1);
+    }
 
     #[test]
     fn cross_check_finds_what_does_not_belong_together() {

@@ -48,9 +48,23 @@ impl Directory {
         Ok((Directory { settings, state, saved, follower }, registry))
     }
 
+    /// Reads the directory for `narthex check`: what is right in it, whatever else is wrong.
+    pub fn check(settings: Settings) -> (Directory, Registry, Problems) {
+        let follower = Follower::directory(&settings.dir);
+        let mut state = LastGood::new(settings.clone());
+        state.update(Scan::of(&settings.dir));
+        let (registry, problems) = (Registry::of(Layers::only(&state)), state.problems());
+        (Directory { settings, state, saved: None, follower }, registry, problems)
+    }
+
+    /// Where the APIService `name` stands: file and document.
+    pub fn place_of(&self, name: &str) -> Option<String> {
+        self.state.api_service(name).map(|(place, _)| place)
+    }
+
     /// Which objects do not belong together, now that `registry` was made of the directory; `elsewhere` says whether
     /// Services may come from another source as well.
-    pub fn cross_check(&self, registry: &Registry, rules: Rules, ways: &Ways, elsewhere: bool) -> Problems {
+    pub fn cross_check(&self, registry: &Registry, rules: Rules, ways: Option<&Ways>, elsewhere: bool) -> Problems {
         cross_check(&self.state, registry, (rules, ways), elsewhere)
     }
 

@@ -45,6 +45,16 @@ struct Judged {
     problems: Vec<Problem>,
     /// Whether it names other files, so that it may say something else although it is the same.
     depends: bool,
+    /// Objects that are wrong.
+    wrong: Vec<WrongObject>,
+}
+
+/// What is known of an object that is wrong; nothing of a document that cannot be read.
+#[derive(Default)]
+struct WrongObject {
+    kind: String,
+    namespace: String,
+    name: String,
 }
 
 #[derive(Clone)]
@@ -105,6 +115,16 @@ impl LastGood {
     /// Whether nothing in any file is wrong; of two objects with one name the other may still be.
     pub(super) fn is_all_right(&self) -> bool {
         self.files.values().all(|judged| judged.problems.is_empty())
+    }
+
+    /// Whether the Service `name`, or its endpoints, may be among what is wrong.
+    pub(super) fn may_be_wrong(&self, namespace: &str, name: &str) -> bool {
+        let mut wrong = self.files.values().flat_map(|judged| &judged.wrong);
+        wrong.any(|one| {
+            one.kind.is_empty()
+                || (one.namespace.is_empty() || one.namespace == namespace)
+                    && (one.name == name || one.kind.starts_with("Endpoint"))
+        })
     }
 
     /// All EndpointSlices and Endpoints, and where they stand.
@@ -202,14 +222,22 @@ impl LastGood {
     fn read_file(&mut self, file: ManifestFile, names: &mut BTreeSet<Key>) {
         let ManifestFile { path, text, modified } = file;
         let mut problems = Problems::default();
-        let mut judged = Judged { names: BTreeSet::new(), problems: Vec::new(), depends: false };
+        let mut judged = Judged { names: BTreeSet::new(), problems: Vec::new(), depends: false, wrong: Vec::new() };
+        if text.is_err() {
+            judged.wrong.push(WrongObject::default());
+        }
         if let Some(text) = problems.keep(text) {
             judged.depends = text.contains(annotations::CLIENT_CERTIFICATE);
             let (found, mut wrong) = documents(&path.display().to_string(), &text, is_json(&path));
+            judged.wrong.extend(wrong.0.iter().map(|_| WrongObject::default()));
             problems.0.append(&mut wrong.0);
             for document in found {
                 let place = document.place.clone();
-                let Some(object) = self.judge(document, modified, &mut problems) else { continue };
+                let of = WrongObject::of(&document);
+                let Some(object) = self.judge(document, modified, &mut problems) else {
+                    judged.wrong.push(of);
+                    continue;
+                };
                 let key = object.key();
                 let claims = self.claims.entry(key.clone()).or_default();
                 // Behind those of the files before it, and those before it in its own.
@@ -313,6 +341,13 @@ impl LastGood {
             "EndpointSlice" => EndpointSlice::read(document, problems).map(Object::endpoint_slice),
             _ => EndpointSlice::read_endpoints(document, problems).map(Object::endpoint_slice),
         }
+    }
+}
+
+impl WrongObject {
+    fn of(document: &Document) -> WrongObject {
+        let namespace = document.value.pointer("/metadata/namespace").and_then(|it| it.as_str()).unwrap_or_default();
+        WrongObject { kind: document.kind.clone(), namespace: namespace.to_owned(), name: document.name.clone() }
     }
 }
 

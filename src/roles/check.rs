@@ -190,6 +190,72 @@ mod tests {
     }
 
     #[test]
+    fn certificate_expired_in_a_manifest_is_told_with_file_and_field() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = home.path().join("registry");
+        std::fs::create_dir(&registry).unwrap();
+        let then = SystemTime::now() - Duration::from_secs(20 * 366 * 24 * 3600);
+        let (authority, _) = Authority::new("old", then).unwrap();
+        use base64::Engine as _;
+        let bundle = base64::engine::general_purpose::STANDARD.encode(authority.pem());
+        let text = format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1.a.io}}\nspec: {{group: a.io, \
+             version: v1, groupPriorityMinimum: 1, versionPriority: 1, caBundle: {bundle}, service: {{namespace: ns, name: \
+             s}}}}\n---\napiVersion: v1\nkind: Service\nmetadata: {{namespace: ns, name: s}}\nspec: {{clusterIP: 10.0.0.1, \
+             ports: [{{port: 443}}]}}\n---\napiVersion: v1\nkind: Pod\nmetadata: {{name: a, namespace: ns}}\n"
+        );
+        write(&registry, "a.yaml", &text);
+        let (_, problems) = check(&[format!("--registry-dir={}", registry.display())], home.path());
+        // Beside an object that is wrong.
+        assert_eq!(problems.len(), 2, "{problems:#?}");
+        assert!(problems[0].contains("document 3") && problems[0].contains("Pod"), "{problems:#?}");
+        let place = "a.yaml, document 1, APIService \"v1.a.io\": spec.caBundle: the certificate (CN=old";
+        assert!(problems[1].contains(place) && problems[1].contains("expired on 2"), "{problems:#?}");
+    }
+
+    #[test]
+    fn certificate_expired_in_the_kubeconfig_of_an_authorizer_is_a_finding() {
+        let home = tempfile::tempdir().unwrap();
+        pair(home.path(), "webhook", 400);
+        let (authority, _) = Authority::new("new", SystemTime::now()).unwrap();
+        write(home.path(), "ca.crt", &authority.pem());
+        let kubeconfig = "{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: \
+                          u}}], clusters: [{name: c, cluster: {server: 'https://a', certificate-authority: ca.crt}}], \
+                          users: [{name: u, user: {client-certificate: webhook.crt, client-key: webhook.key}}]}";
+        let kubeconfig = write(home.path(), "kubeconfig", kubeconfig);
+        let text = format!(
+            "{{apiVersion: apiserver.config.k8s.io/v1, kind: AuthorizationConfiguration, authorizers: [{{type: Webhook, name: \
+             guard, webhook: {{timeout: 3s, subjectAccessReviewVersion: v1, matchConditionSubjectAccessReviewVersion: v1, \
+             failurePolicy: Deny, authorizedTTL: 1s, unauthorizedTTL: 1s, connectionInfo: {{type: KubeConfigFile, \
+             kubeConfigFile: {kubeconfig:?}}}}}}}]}}"
+        );
+        let file = write(home.path(), "authorization.yaml", &text);
+        let (_, problems) = check(&[format!("--authorization-config={file}")], home.path());
+        assert_eq!(problems.len(), 1, "{problems:#?}");
+        for words in
+            ["authorization.yaml: authorizers[0].webhook.connectionInfo: ", "webhook.crt", "CN=us", "expired on"]
+        {
+            assert!(problems[0].contains(words), "{problems:#?}");
+        }
+    }
+
+    /// What stands beside a mistake is judged in the same run.
+    #[test]
+    fn certificate_expired_is_found_beside_other_mistakes() {
+        let home = tempfile::tempdir().unwrap();
+        let (certificate, key) = pair(home.path(), "serving", 400);
+        let line = [
+            format!("--tls-cert-file={certificate}"),
+            format!("--tls-private-key-file={key}"),
+            format!("--client-ca-file={}", write(home.path(), "ca.crt", "not PEM")),
+        ];
+        let (_, problems) = check(&line, home.path());
+        assert_eq!(problems.len(), 2, "{problems:#?}");
+        assert!(problems[0].contains("ca.crt") && problems[1].contains("--tls-cert-file"), "{problems:#?}");
+        assert!(problems[1].contains("serving.crt") && problems[1].contains("expired on 2"), "{problems:#?}");
+    }
+
+    #[test]
     fn mistake_named_by_several_flags_is_told_once_with_all_of_them() {
         let home = tempfile::tempdir().unwrap();
         let bad = write(home.path(), "ca.crt", "not PEM");

@@ -90,12 +90,15 @@ impl Facts {
     /// Whether the clock stands before, within (`None`) or after the certificate's life, in words.
     pub fn untimely(&self, now: UnixTime) -> Option<String> {
         if now.as_secs() > self.not_after.as_secs() {
-            Some(format!("it expired on {}", date(self.not_after)))
-        } else if now.as_secs() < self.not_before.as_secs() {
-            Some(format!("it is not valid before {} (is this machine's clock right?)", date(self.not_before)))
-        } else {
-            None
+            return Some(format!("it expired on {}", date(self.not_after)));
         }
+        self.early(now)
+    }
+
+    /// That the clock stands before the certificate's life, in words, if it does.
+    pub fn early(&self, now: UnixTime) -> Option<String> {
+        let early = now.as_secs() < self.not_before.as_secs();
+        early.then(|| format!("it is not valid before {} (is this machine's clock right?)", date(self.not_before)))
     }
 }
 

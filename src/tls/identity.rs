@@ -18,7 +18,7 @@ impl Identity {
         // Before the first reading, so that no change falls between.
         let follower = Follower::new([&files.certificate, &files.key]);
         let pair = KeyPair::load(&files)?;
-        warn_of_odd_client_certificate(&pair);
+        warn_of_usage(&pair);
         let (publisher, published) = Published::new(pair);
         Ok((Identity { files, follower, publisher }, published))
     }
@@ -27,6 +27,7 @@ impl Identity {
     /// the old one.
     pub async fn follow(mut self, on_failure: OnFailure, mut drain: Drain) {
         let mut told = None;
+        warn_of_early(&self.publisher.reader().load());
         loop {
             tokio::select! {
                 () = self.follower.changed() => self.look(&mut told, &on_failure),
@@ -48,7 +49,8 @@ impl Identity {
                         until = super::certificate::date(pair.not_after()),
                         "client certificate read again"
                     );
-                    warn_of_odd_client_certificate(&pair);
+                    warn_of_usage(&pair);
+                    warn_of_early(&pair);
                     self.publisher.publish(pair.into());
                 }
             }
@@ -62,12 +64,18 @@ impl Identity {
     }
 }
 
-fn warn_of_odd_client_certificate(pair: &KeyPair) {
+/// `narthex check` finds it itself, and the end is watched with those of all certificates.
+fn warn_of_early(pair: &KeyPair) {
     let facts = pair.facts();
-    let (files, subject) = (pair.place(), &facts.subject);
-    if let Some(why) = facts.untimely(UnixTime::now()) {
+    if let Some(why) = facts.early(UnixTime::now()) {
+        let (files, subject) = (pair.place(), &facts.subject);
         tracing::warn!(files, subject, "backends will refuse our client certificate: {why}");
     }
+}
+
+fn warn_of_usage(pair: &KeyPair) {
+    let facts = pair.facts();
+    let (files, subject) = (pair.place(), &facts.subject);
     if !facts.is_for("client authentication") {
         tracing::warn!(
             files,

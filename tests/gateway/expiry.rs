@@ -93,3 +93,16 @@ async fn status_begins_with_what_fails_and_fails_if_asked_to() {
     assert_eq!(good.lines().next(), Some("OK: 1 APIService available"));
     assert_eq!(status(&gateway, &["--fail"]).0, Some(0));
 }
+
+#[tokio::test]
+async fn certificate_expired_of_the_gateway_is_logged_once() {
+    let world = World::new();
+    let mut request = CertificateRequest::serving(&["localhost".to_owned()]);
+    request.days = 1;
+    let ago = SystemTime::now() - Duration::from_secs(10 * 86_400);
+    world.keep("serving", &world.serving.issue(&request, ago).unwrap());
+    let gateway = world.gateway(&[]);
+    gateway.said(&["WARN", "serving.crt", "expired", "replace it"]).await;
+    let lines: Vec<String> = gateway.log().into_iter().filter(|line| line.contains("expired")).collect();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+}

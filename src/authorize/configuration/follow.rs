@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls_pki_types::UnixTime;
+
 use super::read::{Configuration, Connection, Demands, Kind, Webhook, Written};
 use crate::authorize::webhook::Named;
 use crate::authorize::{AccessReviewSettings, AccessReviews, Link, Mode, PROBE_INTERVAL, Policy};
@@ -106,6 +108,21 @@ impl ConfigurationFile {
         let (publisher, published) = Published::new(links(&chain));
         Ok((published, Following { path, follower, demands, configuration, builder, chain, publisher }))
     }
+}
+
+impl ConfigurationFile {
+    /// Certificates in the kubeconfigs of webhooks that are not valid `now`.
+    pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
+        let kubeconfigs = self.loaded.kubeconfigs.iter().enumerate();
+        kubeconfigs.filter_map(|(number, of)| Some((number, &of.as_ref()?.1))).flat_map(move |(number, kubeconfig)| {
+            kubeconfig.untimely(now).map(move |problem| connection_problem(&self.loaded.configuration, number, problem))
+        })
+    }
+}
+
+/// `problem` of the kubeconfig of webhook `number`, with the field that names it.
+fn connection_problem(configuration: &Configuration, number: usize, problem: Problem) -> Problem {
+    Problem::field(&configuration.place, format_args!("authorizers[{number}].webhook.connectionInfo"), problem)
 }
 
 impl Following {
@@ -273,8 +290,7 @@ fn load(configuration: Configuration, demands: &Demands) -> Result<Loaded, Probl
         match source.load() {
             Ok(kubeconfig) => kubeconfigs.push(Some((source, kubeconfig))),
             Err(more) => {
-                let field = format!("authorizers[{number}].webhook.connectionInfo");
-                let at = |problem: Problem| Problem::field(&configuration.place, &field, problem);
+                let at = |problem: Problem| connection_problem(&configuration, number, problem);
                 problems.0.extend(more.0.into_iter().map(at));
             }
         }

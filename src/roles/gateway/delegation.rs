@@ -69,11 +69,8 @@ struct Lookup {
 }
 
 impl Kubeconfigs {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// Every mistake in them.
-    pub(super) fn read(config: &GatewayConfig) -> Result<Kubeconfigs, Problems> {
+    /// Reads them; those that are wrong are not among them.
+    pub(super) fn read_some(config: &GatewayConfig) -> (Kubeconfigs, Problems) {
         let mut problems = Problems::default();
         let mut read = |source: Option<Source>| {
             let source = source?;
@@ -92,7 +89,7 @@ impl Kubeconfigs {
         let token_webhook = read(named(&config.delegated.token_webhook));
         let authorization = read(named(&config.delegated.authorization_kubeconfig));
         let serving = read(config.serving.requested.as_ref().map(|requested| requested.source.clone()));
-        problems.or(Kubeconfigs { authentication, token_webhook, authorization, serving })
+        (Kubeconfigs { authentication, token_webhook, authorization, serving }, problems)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use rustls_pki_types::UnixTime;
+
 use super::auditing::AuditFiles;
 use super::delegation::Kubeconfigs;
 use super::findings::Readable;
@@ -91,7 +93,8 @@ impl Files {
 
     fn read_for(purpose: Purpose, config: &GatewayConfig) -> Result<Files, Problems> {
         let mut problems = Problems::default();
-        let serving = keep(&mut problems, tls::server::Files::open(config.serving.tls.clone()));
+        let (serving, untimely) = tls::server::Files::open_for_check(config.serving.tls.clone(), UnixTime::now());
+        let serving = keep(&mut problems, serving);
         let tokens = keep(&mut problems, config.who.token_file.as_deref().map(TokenFile::open).transpose());
         let authentication = keep(&mut problems, authentication(config));
         let policy = keep(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
@@ -101,7 +104,14 @@ impl Files {
         if let Some(Some((_, ours))) = &identity {
             problems.keep(backends_know(config, &ours.get()));
         }
-        let registry = keep(&mut problems, config.behind.registry.clone().map(Directory::open).transpose());
+        let registry = match (purpose, config.behind.registry.clone()) {
+            (Purpose::Start, settings) => keep(&mut problems, settings.map(Directory::open).transpose()),
+            (Purpose::Check, settings) => Some(settings.map(|settings| {
+                let (directory, registry, wrong) = Directory::check(settings);
+                problems.0.extend(wrong.0);
+                (directory, registry)
+            })),
+        };
         let delegate = keep(&mut problems, config.behind.delegate.clone().map(Delegate::open).transpose());
         let upstreams = config.behind.upstreams.clone();
         let upstreams = (!upstreams.is_empty()).then(|| UpstreamFiles::open(upstreams));
@@ -109,7 +119,8 @@ impl Files {
         let cluster = config.behind.cluster.clone().map(|cluster| Cluster::open(cluster.source, cluster.settings));
         let cluster = keep(&mut problems, cluster.transpose());
         let request_headers = keep(&mut problems, settings::request_headers(config));
-        let kubeconfigs = keep(&mut problems, Kubeconfigs::read(config));
+        let (kubeconfigs, wrong) = Kubeconfigs::read_some(config);
+        problems.0.extend(wrong.0);
         let audit = keep(&mut problems, config.seen.audit.as_ref().map(AuditFiles::read).transpose());
         let admin_token = config.seen.admin_token_file.as_deref().map(AdminTokenFile::open);
         let admin_token = keep(&mut problems, admin_token.transpose());
@@ -119,13 +130,14 @@ impl Files {
         }
         if purpose == Purpose::Check {
             let identity = identity.iter().flatten().next().map(|(_, ours)| ours.get());
+            problems.0.extend(untimely);
             let readable = Readable {
-                serving: serving.as_ref(),
                 identity: identity.as_deref(),
                 registry: registry.iter().flatten().next(),
                 delegate: delegate.iter().flatten().next().map(|(_, delegate)| delegate),
                 upstreams: upstreams.iter().flatten().next().map(|(_, upstreams)| upstreams),
-                kubeconfigs: kubeconfigs.as_ref(),
+                kubeconfigs: &kubeconfigs,
+                authorization: authorization.iter().flatten().next(),
                 cluster: cluster.iter().flatten().next(),
                 audit: audit.iter().flatten().next(),
                 ways: egress.as_ref().map(|(_, ways)| ways),
@@ -145,7 +157,6 @@ impl Files {
             Some(authorization),
             Some(rules),
             Some(request_headers),
-            Some(kubeconfigs),
             Some(audit),
             Some(admin_token),
             Some(egress),
@@ -162,7 +173,6 @@ impl Files {
             authorization,
             rules,
             request_headers,
-            kubeconfigs,
             audit,
             admin_token,
             egress,

@@ -4,47 +4,49 @@ use rustls_pki_types::UnixTime;
 
 use super::auditing::AuditFiles;
 use super::delegation::Kubeconfigs;
+use crate::authorize;
 use crate::config::GatewayConfig;
 use crate::egress::Ways;
 use crate::process::Problem;
 use crate::registry::{ApiService, ClientCertificate, Cluster, Directory, Registry, Upstreams};
-use crate::tls::{self, KeyPair};
+use crate::tls::KeyPair;
 
 /// What could be read.
 pub(super) struct Readable<'f> {
-    pub(super) serving: Option<&'f tls::server::Files>,
     pub(super) identity: Option<&'f KeyPair>,
     pub(super) registry: Option<&'f (Directory, Registry)>,
     pub(super) delegate: Option<&'f ApiService>,
     pub(super) upstreams: Option<&'f Upstreams>,
-    pub(super) kubeconfigs: Option<&'f Kubeconfigs>,
+    pub(super) kubeconfigs: &'f Kubeconfigs,
     pub(super) cluster: Option<&'f Cluster>,
     pub(super) audit: Option<&'f AuditFiles>,
     pub(super) ways: Option<&'f Ways>,
+    pub(super) authorization: Option<&'f authorize::ConfigurationFile>,
 }
 
 impl Readable<'_> {
-    /// Certificates whose time is not now, and objects of the registry that do not belong together.
+    /// Certificates whose time is not now, besides those of serving, and objects of the registry that do not belong together.
     pub(super) fn findings(&self, config: &GatewayConfig) -> Vec<Problem> {
         let now = UnixTime::now();
         let mut found = Vec::new();
-        found.extend(self.serving.into_iter().flat_map(|serving| serving.untimely(now)));
         found.extend(self.identity.and_then(|pair| pair.untimely(now)));
-        found.extend(self.kubeconfigs.into_iter().flat_map(|kubeconfigs| kubeconfigs.untimely(now)));
+        found.extend(self.kubeconfigs.untimely(now));
+        found.extend(self.authorization.into_iter().flat_map(|authorization| authorization.untimely(now)));
         found.extend(self.cluster.into_iter().flat_map(|cluster| cluster.untimely(now)));
         found.extend(self.audit.into_iter().flat_map(|audit| audit.untimely(now)));
         found.extend(self.ways.into_iter().flat_map(Ways::identities).filter_map(|pair| pair.untimely(now)));
         let registered = self.registry.into_iter().flat_map(|(_, registry)| registry.in_order());
         let upstreams = self.upstreams.into_iter().flatten().map(|upstream| upstream.api_service.clone());
         for one in registered.chain(upstreams) {
-            of_backend(&one, now, &mut found);
+            let place = self.registry.and_then(|(directory, _)| directory.place_of(&one.name));
+            of_backend(&one, place, now, &mut found);
         }
         if let Some(delegate) = self.delegate {
-            of_backend(delegate, now, &mut found);
+            of_backend(delegate, None, now, &mut found);
         }
-        if let (Some((directory, registry)), Some(ways)) = (self.registry, self.ways) {
+        if let Some((directory, registry)) = self.registry {
             let elsewhere = config.behind.cluster.is_some();
-            found.extend(directory.cross_check(registry, config.behind.rules, ways, elsewhere).0);
+            found.extend(directory.cross_check(registry, config.behind.rules, self.ways, elsewhere).0);
         }
         // Two APIServices nearly always name the same authority.
         let mut news: Vec<Problem> = Vec::new();
@@ -57,8 +59,13 @@ impl Readable<'_> {
     }
 }
 
-fn of_backend(backend: &ApiService, now: UnixTime, found: &mut Vec<Problem>) {
-    found.extend(backend.ca_bundle.iter().flat_map(|bundle| bundle.untimely(now)));
+/// `place` is where an APIService of the directory stands.
+fn of_backend(backend: &ApiService, place: Option<String>, now: UnixTime, found: &mut Vec<Problem>) {
+    let bundle = backend.ca_bundle.iter().flat_map(|bundle| bundle.untimely(now));
+    found.extend(bundle.map(|problem| match &place {
+        Some(place) => Problem::field(place, "spec.caBundle", problem.message),
+        None => problem,
+    }));
     if let ClientCertificate::Own(pair) = &backend.client_certificate {
         found.extend(pair.untimely(now));
     }

@@ -51,19 +51,18 @@ impl Files {
     /// Reads every file that `settings` name and checks every setting; all mistakes at once. What we make ourselves
     /// may still be missing.
     pub fn open(settings: ServingSettings) -> Result<Files, Problems> {
-        // Before the first reading, so that no change falls between.
-        let follower = Follower::new(settings.files());
-        let (parts, mut problems) = Parts::read(&settings, &Announced::default(), &Parts::default(), UnixTime::now());
-        // Asked for here so that a wrong cipher is reported beside a missing file.
-        problems.0.extend(protocol::Protocol::of(&settings).err().into_iter().flat_map(|it| it.0));
-        problems.or(Files { settings, follower, announced: None, parts, generation: 1, told: None })
+        Files::open_for_check(settings, UnixTime::now()).0
     }
 
-    /// Certificates of the files that are not valid `now`.
-    pub fn untimely(&self, now: UnixTime) -> Vec<Problem> {
-        let pairs = self.parts.pairs.values().filter_map(|pair| pair.untimely(now));
-        let bundles = self.parts.client.iter().chain(&self.parts.request_header);
-        pairs.chain(bundles.flat_map(|bundle| bundle.untimely(now))).collect()
+    /// As [`Files::open`], and which certificates are not valid `now`, whatever else is wrong.
+    pub fn open_for_check(settings: ServingSettings, now: UnixTime) -> (Result<Files, Problems>, Vec<Problem>) {
+        // Before the first reading, so that no change falls between.
+        let follower = Follower::new(settings.files());
+        let (parts, mut problems) = Parts::read(&settings, &Announced::default(), &Parts::default(), now);
+        let untimely = parts.untimely(now);
+        // Asked for here so that a wrong cipher is reported beside a missing file.
+        problems.0.extend(protocol::Protocol::of(&settings).err().into_iter().flat_map(|it| it.0));
+        (problems.or(Files { settings, follower, announced: None, parts, generation: 1, told: None }), untimely)
     }
 
     /// Reads what was made because the settings name none: the pair that serves by default, the clients' authority.
@@ -89,6 +88,7 @@ impl Files {
     /// What is to be served, and whom to believe.
     pub fn publish(&self) -> Result<(ServingPublishers, ServingReaders), Problems> {
         let loaded = Loaded::of(&self.settings, &self.parts, self.generation)?;
+        self.parts.warn_of_early(UnixTime::now());
         let (config, config_reader) = Published::new(loaded.config);
         let (trust, trust_reader) = Published::new(loaded.trust);
         let (in_use, in_use_reader) = Published::new(loaded.in_use);
@@ -126,6 +126,7 @@ impl Files {
             match Loaded::of(&self.settings, &parts, generation) {
                 Ok(loaded) => {
                     (self.parts, self.generation) = (parts, generation);
+                    self.parts.warn_of_early(UnixTime::now());
                     self.renew(loaded, publishers);
                 }
                 Err(more) => problems.0.extend(more.0),

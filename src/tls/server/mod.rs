@@ -175,7 +175,7 @@ impl Parts {
             }
             let pair = problems.keep(KeyPair::load(files)).map(Arc::new);
             if let Some(pair) = pair.or_else(|| old.pairs.get(files).cloned()) {
-                warn_of_odd_serving_certificate(&pair, now);
+                warn_of_odd_serving_certificate(&pair);
                 parts.pairs.insert(files.clone(), pair);
             }
         }
@@ -234,6 +234,30 @@ impl Parts {
         }
     }
 
+    /// Certificates that are not valid `now`.
+    fn untimely(&self, now: UnixTime) -> Vec<Problem> {
+        let pairs = self.pairs.values().filter_map(|pair| pair.untimely(now));
+        let bundles = self.client.iter().chain(&self.request_header);
+        pairs.chain(bundles.flat_map(|bundle| bundle.untimely(now))).collect()
+    }
+
+    /// Warns of what is used before its time. `narthex check` finds that itself, and ends are watched for all certificates
+    /// in one place.
+    fn warn_of_early(&self, now: UnixTime) {
+        for pair in self.pairs.values() {
+            if let Some(why) = pair.facts().early(now) {
+                let (files, subject) = (pair.place(), &pair.facts().subject);
+                tracing::warn!(files, subject, "clients will refuse the serving certificate: {why}");
+            }
+        }
+        for bundle in self.client.iter().chain(&self.request_header) {
+            for (facts, why) in bundle.facts().iter().filter_map(|facts| Some((facts, facts.early(now)?))) {
+                let (file, subject) = (bundle.origin(), &facts.subject);
+                tracing::warn!(file, subject, "this authority vouches for nobody now: {why}");
+            }
+        }
+    }
+
     fn in_use(&self, settings: &ServingSettings) -> Vec<InUse> {
         let mut list = Vec::new();
         for (position, files) in settings.pairs().enumerate() {
@@ -273,13 +297,7 @@ impl Parts {
 fn read_authorities(file: &PathBuf) -> Result<Bundle, Problem> {
     let place = file.display();
     let pem = std::fs::read(file).map_err(|error| Problem::new(&place, format!("cannot be read: {error}")))?;
-    let bundle = Bundle::from_pem(&pem, file.display())?;
-    for facts in bundle.facts() {
-        if let Some(why) = facts.untimely(UnixTime::now()) {
-            let subject = &facts.subject;
-            tracing::warn!(file = %place, subject, "this authority vouches for nobody now: {why}");
-        }
-    }
+    let bundle = Bundle::from_pem(&pem, &place)?;
     let strangers = bundle.strangers();
     if strangers.is_empty() {
         return Ok(bundle);
@@ -293,15 +311,8 @@ fn read_authorities(file: &PathBuf) -> Result<Bundle, Problem> {
 }
 
 /// Things that are allowed and hardly meant: upstream serves with such a certificate, and so do we.
-fn warn_of_odd_serving_certificate(pair: &KeyPair, now: UnixTime) {
+fn warn_of_odd_serving_certificate(pair: &KeyPair) {
     let facts = pair.facts();
-    if let Some(why) = facts.untimely(now) {
-        tracing::warn!(
-            files = pair.place(),
-            subject = facts.subject,
-            "clients will refuse the serving certificate: {why}"
-        );
-    }
     if facts.names.is_empty() {
         tracing::warn!(
             files = pair.place(),
