@@ -3,13 +3,13 @@
 use std::io;
 use std::time::Duration;
 
-use rustls::{AlertDescription, Error};
+use rustls::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::observe::metrics::HandshakeFailure;
-use crate::tls;
+use crate::tls::{self, PeerAlert};
 
 /// How requests begin that Go's net/http takes for HTTP where it expects a TLS record (server.go,
 /// `tlsRecordHeaderLooksLikeHTTP`).
@@ -56,21 +56,12 @@ pub(super) async fn refuse_http(mut socket: TcpStream) {
 /// What an error of a handshake comes down to.
 pub(super) fn failure_of(error: &io::Error) -> HandshakeFailure {
     match tls::rustls_error(error) {
-        Some(Error::AlertReceived(alert)) => match alert {
-            AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnknownCA
-            | AlertDescription::DecryptError
-            | AlertDescription::AccessDenied => HandshakeFailure::CertificateRefused,
-            AlertDescription::ProtocolVersion
-            | AlertDescription::InsufficientSecurity
-            | AlertDescription::HandshakeFailure
-            | AlertDescription::NoApplicationProtocol => HandshakeFailure::NoCommonProtocol,
-            AlertDescription::CloseNotify | AlertDescription::UserCanceled => HandshakeFailure::Closed,
-            _ => HandshakeFailure::Other,
+        Some(Error::AlertReceived(alert)) => match PeerAlert::of(*alert) {
+            PeerAlert::CertificateRefused => HandshakeFailure::CertificateRefused,
+            PeerAlert::NoCommonProtocol => HandshakeFailure::NoCommonProtocol,
+            PeerAlert::SessionEnded => HandshakeFailure::Closed,
+            // No client may ask for a certificate by an alert.
+            PeerAlert::CertificateRequired | PeerAlert::Other => HandshakeFailure::Other,
         },
         Some(Error::PeerIncompatible(_) | Error::NoApplicationProtocol) => HandshakeFailure::NoCommonProtocol,
         Some(Error::InvalidMessage(_)) => HandshakeFailure::NotTls,

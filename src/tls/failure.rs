@@ -131,6 +131,44 @@ pub fn classify(error: &io::Error) -> &'static str {
     Failure::of(error).reason()
 }
 
+/// What a peer's alert says of the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerAlert {
+    /// It does not accept our certificate.
+    CertificateRefused,
+    /// It wants a certificate and got none; only servers say so.
+    CertificateRequired,
+    /// Both sides have no protocol version, cipher suite or application protocol in common.
+    NoCommonProtocol,
+    /// It ends the session, without a mistake of ours.
+    SessionEnded,
+    /// Anything else.
+    Other,
+}
+
+impl PeerAlert {
+    pub(crate) fn of(alert: AlertDescription) -> PeerAlert {
+        match alert {
+            AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            // What a signature says that does not fit: an authority made anew under its old name.
+            | AlertDescription::DecryptError
+            | AlertDescription::AccessDenied => PeerAlert::CertificateRefused,
+            AlertDescription::CertificateRequired => PeerAlert::CertificateRequired,
+            AlertDescription::ProtocolVersion
+            | AlertDescription::InsufficientSecurity
+            | AlertDescription::HandshakeFailure
+            | AlertDescription::NoApplicationProtocol => PeerAlert::NoCommonProtocol,
+            AlertDescription::CloseNotify | AlertDescription::UserCanceled => PeerAlert::SessionEnded,
+            _ => PeerAlert::Other,
+        }
+    }
+}
+
 impl Failure {
     /// What an error of connecting, or of the handshake, or of the first read after it, comes down to.
     pub fn of(error: &io::Error) -> Failure {
@@ -170,22 +208,11 @@ impl Failure {
                 }
                 _ => Failure::BadCertificate,
             },
-            Error::AlertReceived(alert) => match alert {
-                AlertDescription::BadCertificate
-                | AlertDescription::UnsupportedCertificate
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::CertificateExpired
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::UnknownCA
-                // What a signature says that does not fit: an authority made anew under its old name.
-                | AlertDescription::DecryptError
-                | AlertDescription::AccessDenied
-                | AlertDescription::CertificateRequired => Failure::ClientCertificateRefused,
-                AlertDescription::ProtocolVersion
-                | AlertDescription::InsufficientSecurity
-                | AlertDescription::HandshakeFailure
-                | AlertDescription::NoApplicationProtocol => Failure::NoCommonProtocol,
-                _ => Failure::HandshakeFailed,
+            Error::AlertReceived(alert) => match PeerAlert::of(*alert) {
+                PeerAlert::CertificateRefused | PeerAlert::CertificateRequired => Failure::ClientCertificateRefused,
+                PeerAlert::NoCommonProtocol => Failure::NoCommonProtocol,
+                // A server that ends the session in the handshake has not said why.
+                PeerAlert::SessionEnded | PeerAlert::Other => Failure::HandshakeFailed,
             },
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Failure::NoCommonProtocol,
             Error::InvalidMessage(_) => Failure::NotTls,

@@ -28,8 +28,8 @@ pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Issued, Purpose
 pub use bundle::Bundle;
 pub use certificate::Facts;
 pub(crate) use certificate::date;
-pub(crate) use failure::without_manual;
 pub use failure::{Failure, classify, describe, refused_certificate, rustls_error};
+pub(crate) use failure::{PeerAlert, without_manual};
 pub use identity::Identity;
 pub use judge::{Judged, Untrusted};
 pub use key_pair::{KeyPair, PairFiles};
