@@ -209,6 +209,8 @@ impl Backend {
             if member.endpoint.fell_silent() {
                 let (silences, is_first) = member.standing.record_silence();
                 member.silences.set(silences);
+                // It may answer again already, which is then recorded the next time.
+                member.unreachable.set(true);
                 if is_first {
                     let (service, endpoint) = (&self.api_service.name, member.counts.address());
                     tracing::warn!(apiservice = %service, endpoint, "endpoint does not answer; not used until it does");
