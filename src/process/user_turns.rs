@@ -87,7 +87,7 @@ mod tests {
         let turn = jane.await.unwrap();
         drop(turn);
         // One who leaves the line keeps nobody.
-        waiting.remove(0);
+        drop(waiting.remove(0));
         let turn = waiting.remove(0).await.unwrap();
         assert_eq!(turns.lines.lock().len(), 1);
         drop((waiting, turn));
