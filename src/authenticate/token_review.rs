@@ -36,7 +36,7 @@ pub struct TokenReviews {
     holders: DecisionCache<Arc<User>>,
     nobodies: DecisionCache<()>,
     /// Of a token that is wrong the flight brings what the reviewer says of it.
-    flights: Arc<Flights<Result<Option<Arc<User>>, Arc<str>>>>,
+    flights: Arc<Flights<TokenUser>>,
     metrics: Arc<Metrics>,
     health: Arc<CallHealth>,
 }
@@ -53,6 +53,9 @@ pub struct TokenReviewSettings {
     /// How long and how often to ask.
     pub patience: Patience,
 }
+
+/// Who holds a token, or what the reviewer says is wrong with it.
+type TokenUser = Result<Option<Arc<User>>, Arc<str>>;
 
 /// Why a review names nobody; the texts are for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,13 +245,7 @@ impl TokenReviews {
     }
 
     /// On the client's thread; goes on whatever becomes of who asked.
-    async fn review(
-        &self,
-        client: &Client,
-        key: Key,
-        token: &str,
-        landing: Landing<Result<Option<Arc<User>>, Arc<str>>>,
-    ) {
+    async fn review(&self, client: &Client, key: Key, token: &str, landing: Landing<TokenUser>) {
         let outcome = self.asked(client, token, &self.settings.audiences).await;
         let outcome = outcome.map(|holder| holder.map(|(user, _)| Arc::new(user)));
         landing.land(match outcome {

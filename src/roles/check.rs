@@ -232,9 +232,13 @@ mod tests {
         let file = write(home.path(), "authorization.yaml", &text);
         let (_, problems) = check(&[format!("--authorization-config={file}")], home.path());
         assert_eq!(problems.len(), 1, "{problems:#?}");
-        for words in
-            ["authorization.yaml: authorizers[0].webhook.connectionInfo: ", "webhook.crt", "CN=us", "expired on"]
-        {
+        for words in [
+            "authorization.yaml: authorizers[0].webhook.connectionInfo: ",
+            "webhook.crt",
+            "CN=us",
+            "expired on",
+            "(client-certificate in ",
+        ] {
             assert!(problems[0].contains(words), "{problems:#?}");
         }
     }

@@ -91,7 +91,19 @@ impl Kubeconfig {
     pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         let (identity, authorities) = &self.certificates;
         let ours = identity.as_ref().and_then(|pair| pair.untimely(now));
-        ours.into_iter().chain(authorities.iter().flat_map(move |bundle| bundle.untimely(now)))
+        let ours = ours.map(|problem| self.names(problem, "client-certificate"));
+        let theirs = authorities.iter().flat_map(move |bundle| bundle.untimely(now));
+        ours.into_iter().chain(theirs.map(|problem| self.names(problem, "certificate-authority")))
+    }
+
+    /// `problem` of a file, with the kubeconfig and the field that name it.
+    fn names(&self, problem: Problem, field: &str) -> Problem {
+        match self.files.first().map(|file| file.display().to_string()) {
+            Some(file) if !problem.place.starts_with(&file) => {
+                Problem { message: format!("{} ({field} in {file})", problem.message), ..problem }
+            }
+            _ => problem,
+        }
     }
 
     /// What a person should know of who is to give our credentials, before they are needed.

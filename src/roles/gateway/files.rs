@@ -130,7 +130,6 @@ impl Files {
         }
         if purpose == Purpose::Check {
             let identity = identity.iter().flatten().next().map(|(_, ours)| ours.get());
-            problems.0.extend(untimely);
             let readable = Readable {
                 identity: identity.as_deref(),
                 registry: registry.iter().flatten().next(),
@@ -142,7 +141,7 @@ impl Files {
                 audit: audit.iter().flatten().next(),
                 ways: egress.as_ref().map(|(_, ways)| ways),
             };
-            problems.0.extend(readable.findings(config));
+            problems.0.extend(readable.findings(config, untimely));
         }
         let (
             Some(serving),

@@ -26,9 +26,9 @@ pub(super) struct Readable<'f> {
 
 impl Readable<'_> {
     /// Certificates whose time is not now, besides those of serving, and objects of the registry that do not belong together.
-    pub(super) fn findings(&self, config: &GatewayConfig) -> Vec<Problem> {
+    /// `found` are those that were found already.
+    pub(super) fn findings(&self, config: &GatewayConfig, mut found: Vec<Problem>) -> Vec<Problem> {
         let now = UnixTime::now();
-        let mut found = Vec::new();
         found.extend(self.identity.and_then(|pair| pair.untimely(now)));
         found.extend(self.kubeconfigs.untimely(now));
         found.extend(self.authorization.into_iter().flat_map(|authorization| authorization.untimely(now)));
@@ -39,7 +39,7 @@ impl Readable<'_> {
         let upstreams = self.upstreams.into_iter().flatten().map(|upstream| upstream.api_service.clone());
         for one in registered.chain(upstreams) {
             let place = self.registry.and_then(|(directory, _)| directory.place_of(&one.name));
-            of_backend(&one, place, now, &mut found);
+            of_backend(&one, place.as_deref(), now, &mut found);
         }
         if let Some(delegate) = self.delegate {
             of_backend(delegate, None, now, &mut found);
@@ -48,10 +48,11 @@ impl Readable<'_> {
             let elsewhere = config.behind.cluster.is_some();
             found.extend(directory.cross_check(registry, config.behind.rules, self.ways, elsewhere).0);
         }
-        // Two APIServices nearly always name the same authority.
+        // Two APIServices nearly always name the same authority, and a kubeconfig says besides where it names it.
         let mut news: Vec<Problem> = Vec::new();
         for problem in found {
-            if !news.contains(&problem) {
+            let is = |known: &Problem| known.place == problem.place && problem.message.starts_with(&known.message);
+            if !news.iter().any(is) {
                 news.push(problem);
             }
         }
@@ -60,9 +61,9 @@ impl Readable<'_> {
 }
 
 /// `place` is where an APIService of the directory stands.
-fn of_backend(backend: &ApiService, place: Option<String>, now: UnixTime, found: &mut Vec<Problem>) {
+fn of_backend(backend: &ApiService, place: Option<&str>, now: UnixTime, found: &mut Vec<Problem>) {
     let bundle = backend.ca_bundle.iter().flat_map(|bundle| bundle.untimely(now));
-    found.extend(bundle.map(|problem| match &place {
+    found.extend(bundle.map(|problem| match place {
         Some(place) => Problem::field(place, "spec.caBundle", problem.message),
         None => problem,
     }));
